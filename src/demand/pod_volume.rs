@@ -65,7 +65,7 @@ pub enum VolumeProblem {
     /// The claim names a volume and is not bound to it yet.
     VolumePending(String),
     /// The volume that the claim names, or that is reserved for it, does not fit. It is too small,
-    /// has other access modes, or is reserved for another claim.
+    /// has other access modes or another class, or is reserved for another claim.
     VolumeUnfit(String),
     /// The claim names no class, and there is no default class.
     NoDefaultClass,
@@ -95,14 +95,17 @@ impl PodVolume {
             VolumeProblem::Deleting => format!("claim {name} is being deleted"),
             VolumeProblem::Lost => format!("claim {name} has lost its volume"),
             VolumeProblem::VolumeGone(volume) => {
-                format!("claim {name} needs volume {volume}, which is not there")
+                format!(
+                    "claim {name} needs volume {volume}, which is neither in the repository nor in \
+                     the world"
+                )
             }
             VolumeProblem::VolumePending(volume) => {
                 format!("claim {name} asks for volume {volume} and is not bound to it yet")
             }
             VolumeProblem::VolumeUnfit(volume) => format!(
                 "claim {name} cannot be bound to volume {volume}, which is too small, has other \
-                 access modes, or is kept for another claim"
+                 access modes or another storage class, or is kept for another claim"
             ),
             VolumeProblem::NoDefaultClass => {
                 format!("claim {name} names no storage class, and none is the default")

@@ -15,7 +15,7 @@
 //! may launch a node that kube-scheduler then rejects for the pod. Here a local volume binds the
 //! pod to its node.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::pod_volume::{PodVolume, Sharing, TopologySource, VolumeProblem};
 use super::shape::{NodeChoice, PodShape, Unsupported, label_set};
@@ -227,6 +227,10 @@ impl<'a> Claims<'a> {
                         ClaimBinding::blocked(VolumeProblem::Immediate(name.to_owned()))
                     }
                     Ok(None) => ClaimBinding::blocked(VolumeProblem::ByHand),
+                    Ok(Some((name, class))) if class.provisioner == NO_PROVISIONER => {
+                        let binding = self.static_binding(claim, name, true);
+                        binding.unwrap_or_else(|| ClaimBinding::blocked(VolumeProblem::ByHand))
+                    }
                     Ok(Some(_)) | Err(_) => self.new_claim(claim.storage_class.as_deref()),
                 }
             }
@@ -234,22 +238,32 @@ impl<'a> Claims<'a> {
     }
 
     /// Returns the binding of a claim that will be created. If it names a volume, or a volume is
-    /// reserved for it, it is bound to that volume immediately.
+    /// reserved for it, it is bound to that volume immediately. Other claims take a free volume of
+    /// their class. A class with delayed binding provisions a volume where no free one is reachable.
     fn declared_claim(&self, claim: &Claim, full: &str) -> ClaimBinding {
         let is_reserved =
             |(_, volume): &(&str, &PersistentVolume)| volume.claim.as_deref() == Some(full);
         let requested = claim.volume_name.as_deref();
         let selected = requested.or_else(|| self.volumes().find(is_reserved).map(|(name, _)| name));
         if let Some(name) = selected {
-            let unfit = self.volume(name).is_some_and(|volume| !volume.can_bind(claim, full));
+            let class = self.volume_class(claim);
+            let is_unfit = |volume: &PersistentVolume| {
+                let is_other = class.is_some_and(|class| class != volume.class());
+                !volume.can_bind(claim, full) || (volume.claim.is_none() && is_other)
+            };
+            let unfit = self.volume(name).is_some_and(is_unfit);
             let unfit =
                 unfit.then(|| ClaimBinding::blocked(VolumeProblem::VolumeUnfit(name.to_owned())));
             return unfit.unwrap_or_else(|| self.bound_volume(name));
         }
-        match self.class(claim.storage_class.as_deref()) {
-            Ok(None) => self.manual_binding(claim, full),
-            Ok(Some(_)) | Err(_) => self.new_claim(claim.storage_class.as_deref()),
-        }
+        let delayed = match self.class(claim.storage_class.as_deref()) {
+            Ok(Some((_, class))) if class.wait_for_first_consumer => Some(class),
+            Ok(_) | Err(_) => None,
+        };
+        let is_provisioned = delayed.is_some_and(|class| class.provisioner != NO_PROVISIONER);
+        let class = self.volume_class(claim).filter(|_| !is_provisioned);
+        let existing = class.and_then(|class| self.static_binding(claim, class, delayed.is_some()));
+        existing.unwrap_or_else(|| self.new_claim(claim.storage_class.as_deref()))
     }
 
     fn bound_volume(&self, volume: &str) -> ClaimBinding {
@@ -284,6 +298,20 @@ impl<'a> Claims<'a> {
         found.map(Some).ok_or_else(missing)
     }
 
+    /// Returns the class of the volumes that a claim can be bound to, empty for none. `None` if it
+    /// is the default class, which is unknown.
+    fn volume_class<'c>(&self, claim: &'c Claim) -> Option<&'c str>
+    where
+        'a: 'c,
+    {
+        let requested = claim.storage_class.as_deref();
+        match self.class(requested) {
+            Ok(found) => Some(found.map_or("", |(name, _)| name)),
+            Err(_) if self.observed.classes.is_empty() => requested,
+            Err(_) => Some(requested.unwrap_or_default()),
+        }
+    }
+
     /// Returns the classes. A declared class takes precedence, because it applies to new claims.
     fn classes(&self) -> impl Iterator<Item = (&'a str, &'a StorageClass)> {
         let declared = self.desired.map(|desired| &desired.storage_classes);
@@ -312,39 +340,52 @@ impl<'a> Claims<'a> {
         binding
     }
 
-    /// Returns the binding of a claim without a class: it gets any free, suitable volume without a
-    /// class. The claim is blocked if these volumes differ in topology, or are fewer than the
-    /// pending claims.
-    fn manual_binding(&self, claim: &Claim, full: &str) -> ClaimBinding {
-        let is_suitable = |(_, volume): &(&str, &'a PersistentVolume)| {
-            volume.storage_class.as_deref().unwrap_or_default().is_empty()
-                && volume.can_bind(claim, full)
+    /// Returns the binding of a claim to one of the free volumes that suit it. `None` if there is
+    /// none, or if it is unknown which nodes reach the one that it gets.
+    ///
+    /// The claim takes the first of these volumes that no other claim has taken. For a class with
+    /// delayed binding (`delayed`), the node of the pod decides, so all must be alike.
+    fn static_binding(&self, claim: &Claim, class: &str, delayed: bool) -> Option<ClaimBinding> {
+        let free = self.volumes().map(|(_, volume)| volume);
+        let mut free: Vec<_> = free.filter(|volume| volume.suits(claim, class)).collect();
+        free.sort_by_key(|volume| volume.choice_order());
+        let first = volume_binding(free.first()?);
+        let is_alike = |volume: &&&PersistentVolume| {
+            let other = volume_binding(volume);
+            other.nodes == first.nodes && other.driver == first.driver
         };
-        let free: Vec<ClaimBinding> =
-            self.volumes().filter(is_suitable).map(|(_, v)| volume_binding(v)).collect();
-        let alike = free.windows(2).all(|pair| pair[0].nodes == pair[1].nodes);
-        let enough = free.len() >= self.pending_manual_claims();
-        let first = free.into_iter().next().filter(|_| alike && enough);
-        first.unwrap_or_else(|| ClaimBinding::blocked(VolumeProblem::ByHand))
+        let alike = free.iter().take_while(is_alike).count();
+        // Index of the first volume that each pending claim could take, this one included.
+        let first_choice = |claim: &'a Claim| {
+            let class = self.volume_class(claim)?;
+            free.iter().position(|volume| volume.suits(claim, class))
+        };
+        let choices: Vec<usize> = self.pending_claims().filter_map(first_choice).collect();
+        // Of volumes of the same order, any may be taken first.
+        let is_end = |count: usize| match free.get(count) {
+            Some(next) => !delayed && free[count - 1].choice_order() < next.choice_order(),
+            None => true,
+        };
+        let is_known = |&count: &usize| {
+            is_end(count) && choices.iter().filter(|index| **index < count).count() <= count
+        };
+        (1..=alike).find(is_known).map(|_| first)
     }
 
-    /// Returns the number of claims that will be bound to manually created volumes.
-    fn pending_manual_claims(&self) -> usize {
-        let is_pending = |claim: &Claim| {
-            claim.volume_name.is_none()
-                && claim.phase == ClaimPhase::Pending
-                && matches!(self.class(claim.storage_class.as_deref()), Ok(None))
-        };
-        let live = self.observed.claims.values().flat_map(|claims| claims.values());
+    /// Returns the claims that name no volume, and for which no volume is reserved.
+    fn pending_claims(&self) -> impl Iterator<Item = &'a Claim> {
+        let reserved: BTreeSet<&str> =
+            self.volumes().filter_map(|(_, volume)| volume.claim.as_deref()).collect();
+        let live = self.observed.claims.values().flat_map(BTreeMap::values);
         let declared = self.desired.into_iter().flat_map(|desired| &desired.claims);
-        let new = declared
-            .filter(|((namespace, name), _)| self.observed.claim(namespace, name).is_none());
-        let is_reserved =
-            |full: &str| self.volumes().any(|(_, v)| v.claim.as_deref() == Some(full));
-        let new = new.filter(|((namespace, name), _)| !is_reserved(&format!("{namespace}/{name}")));
-        live.chain(new.map(|(_, declared)| &declared.claim))
-            .filter(|claim| is_pending(claim))
-            .count()
+        let observed = self.observed;
+        let new = declared.filter(move |((namespace, name), _)| {
+            observed.claim(namespace, name).is_none()
+                && !reserved.contains(format!("{namespace}/{name}").as_str())
+        });
+        let is_pending =
+            |claim: &&Claim| claim.volume_name.is_none() && claim.phase == ClaimPhase::Pending;
+        live.chain(new.map(|(_, declared)| &declared.claim)).filter(is_pending)
     }
 }
 

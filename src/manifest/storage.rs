@@ -2,7 +2,7 @@
 
 use super::collector::{Collector, Definition};
 use super::decode::{Field, FieldMap};
-use super::labels::{LabelOwner, label_key, label_value};
+use super::labels::{LabelOwner, label_key, label_value, selector};
 use super::object_meta::ObjectMeta;
 use super::pod_spec::{legacy_zone_term, node_terms};
 use super::resource_list::non_negative_quantity;
@@ -19,7 +19,7 @@ const IS_DEFAULT: [&str; 2] = [
     "storageclass.beta.kubernetes.io/is-default-class",
 ];
 
-/// Annotation for the class of a claim in objects older than `storageClassName`.
+/// Annotation for the class of a claim or volume in objects older than `storageClassName`.
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// Reads a `StorageClass`.
@@ -84,10 +84,13 @@ pub(super) fn volume(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut Collector
         let required = required.map()?;
         Some(node_terms(&required.required("nodeSelectorTerms")?))
     });
-    let storage_class =
-        spec.get("storageClassName").and_then(|field| Some(field.text()?.into_owned()));
+    let storage_class = spec
+        .get("storageClassName")
+        .and_then(|field| Some(field.text()?.into_owned()))
+        .or_else(|| meta.annotations.get(CLASS_ANNOTATION).cloned());
     let written = || disk_zone(&spec).or_else(|| legacy_zone_term(&meta.labels));
     let volume = PersistentVolume {
+        labels: meta.labels.clone(),
         node_terms: terms.unwrap_or_else(|| written().into_iter().collect()),
         driver: driver(&spec),
         storage_class,
@@ -146,13 +149,14 @@ pub(super) fn claim(meta: &ObjectMeta, root: &FieldMap<'_>, into: &mut Collector
         storage_class: text("storageClassName")
             .or_else(|| meta.annotations.get(CLASS_ANNOTATION).cloned()),
         volume_name: text("volumeName").filter(|name| !name.is_empty()),
+        selector: spec.get("selector").and_then(|field| selector(&field)),
         access_modes: spec.get("accessModes").map(|field| field.text_list()).unwrap_or_default(),
         request: spec.get("resources").and_then(|field| size(&field.map()?.get("requests")?)),
         phase: ClaimPhase::Pending,
         deleting: false,
     };
     let claim = VolumeClaim { origin: meta.origin.clone(), claim };
-    spec.ignore(&["selector", "volumeMode", "dataSource", "dataSourceRef"]);
+    spec.ignore(&["volumeMode", "dataSource", "dataSourceRef"]);
     spec.ignore(&["volumeAttributesClassName"]);
     spec.finish(Severity::Warning);
     let key = (meta.namespace.clone(), meta.name.clone());

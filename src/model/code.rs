@@ -128,6 +128,9 @@ codes! {
     OtherScheduler "other-scheduler"
         "Another scheduler than default-scheduler schedules the pod."
         "Remove schedulerName, or declare its nodes in a separate NodePool.";
+    EksAutoMode "eks-auto-mode"
+        "A NodePool of EKS Auto Mode may run the pod, and no other NodePool admits it."
+        "Leave the pod to EKS Auto Mode; its nodes are not planned.";
     Gated "gated"
         "The pod has scheduling gates."
         "Remove the gates; until then, the pod needs no node.";

@@ -30,9 +30,9 @@ pub use instance_settings::{
 pub use learned_nodes::{FORMAT as LEARNED_FORMAT, LEARNED_FILE, LearnedNode, LearnedNodes};
 pub use node_group::{DISCOVERY_PREFIX, DISCOVERY_TAG, ExternalGroup, GroupKind, NodeGroup};
 pub use pool::{
-    AmiFamily, Budget, Consolidation, Expiry, Generation, KubeletSettings, MinValuesPolicy,
-    NodeClass, NodeOverlay, Pool, PoolLimits, PoolRequirement, PriceChange, ReservationTerm,
-    ReservedAmount,
+    AmiFamily, AutoModePool, Budget, Consolidation, Expiry, Generation, KubeletSettings,
+    MinValuesPolicy, NodeClass, NodeOverlay, Pool, PoolLimits, PoolRequirement, PriceChange,
+    ReservationTerm, ReservedAmount,
 };
 pub use render_request::{
     Layer, Recipe, Release, RenderRequest, RenderResults, Rendered, RepositoryLocation, SetValue,
@@ -194,6 +194,8 @@ pub struct Desired {
     pub autoscaler_namespaces: Option<BTreeSet<Namespace>>,
     /// Default topology spread constraints of kube-scheduler, if configured.
     pub default_spread: Option<Vec<TopologySpread>>,
+    /// Pools of EKS Auto Mode, by name.
+    pub auto_mode_pools: BTreeMap<PoolName, AutoModePool>,
     /// Failure domain limits by pool.
     pub failure_domains: BTreeMap<PoolName, FailureDomains>,
     /// Maximum share of the Spot nodes of a pool in one instance type and zone, in thousandths of a

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::cluster_autoscaler::AutoscalerFlags;
 use crate::model::ids::{LabelKey, LabelValue, Labels};
-use crate::model::requirement::Operator;
+use crate::model::requirement::{LabelSet, Operator};
 use crate::model::units::ResourceName;
 
 /// Amounts by resource name: `cpu` in thousandths of a core, all others in whole units (bytes for
@@ -240,6 +240,20 @@ pub struct PodAffinityTerm {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Selector(pub Vec<Expression>);
+
+impl Selector {
+    /// Returns true if an object with these labels matches.
+    #[must_use]
+    pub fn matches(&self, labels: &Labels) -> bool {
+        let matches = |Expression { key, operator, values }: &Expression| {
+            let values: Vec<&str> = values.iter().map(LabelValue::as_str).collect();
+            // An expression that bypassed validation matches nothing.
+            LabelSet::from_operator(*operator, &values)
+                .is_ok_and(|set| set.contains(labels.get(key)))
+        };
+        self.0.iter().all(matches)
+    }
+}
 
 /// Behavior of kube-scheduler for an unsatisfiable spread constraint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::ids::{Namespace, NodeName};
-use crate::model::pod::NodeTerm;
+use crate::model::ids::{Labels, Namespace, NodeName};
+use crate::model::pod::{NodeTerm, Selector};
 use crate::model::units::ResourceName;
 
 /// CSI driver of EBS volumes.
@@ -146,6 +146,9 @@ pub struct StorageClass {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolume {
+    /// Labels, which claims select.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: Labels,
     /// Required node terms; a node must match at least one. Empty means any node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node_terms: Vec<NodeTerm>,
@@ -181,6 +184,30 @@ impl PersistentVolume {
             self.access_modes.is_empty() || modes.all(|m| self.access_modes.contains(m));
         is_free && is_large_enough && has_modes
     }
+
+    /// Returns the storage class; empty for none.
+    #[must_use]
+    pub fn class(&self) -> &str {
+        self.storage_class.as_deref().unwrap_or_default()
+    }
+
+    /// Returns true if an unbound claim may take the volume: it is reserved for no claim, has
+    /// storage class `class`, suffices, and has the labels that the claim selects.
+    ///
+    /// Source: `k8s.io/component-helpers/storage/volume`, `FindMatchingVolume`.
+    #[must_use]
+    pub fn suits(&self, claim: &Claim, class: &str) -> bool {
+        let is_selected =
+            || claim.selector.as_ref().is_none_or(|selector| selector.matches(&self.labels));
+        self.claim.is_none() && self.class() == class && self.can_bind(claim, "") && is_selected()
+    }
+
+    /// Returns the order in which a claim takes the volumes that suit it: those with the fewest
+    /// access modes first, and of these the smallest.
+    #[must_use]
+    pub fn choice_order(&self) -> (usize, Option<i64>) {
+        (self.access_modes.len(), self.capacity)
+    }
 }
 
 /// A `PersistentVolumeClaim`.
@@ -193,6 +220,9 @@ pub struct Claim {
     /// Name of the bound or requested volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_name: Option<String>,
+    /// Selector of the labels of the volume; `None` selects every volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<Selector>,
     /// Requested access modes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub access_modes: Vec<String>,

@@ -7,9 +7,8 @@ use std::collections::BTreeSet;
 
 use super::state::{WorldBudget, WorldState};
 use crate::apply::ports::EvictOutcome;
-use crate::demand::label_set;
 use crate::model::desired::pods_to_keep;
-use crate::model::ids::{Labels, Namespace, WorkloadId};
+use crate::model::ids::{Namespace, WorkloadId};
 use crate::model::observed::{Pod, PodPhase};
 use crate::model::pod::Selector;
 
@@ -32,13 +31,6 @@ pub struct BudgetStatus {
     pub healthy: i64,
     /// Number of allowed disruptions.
     pub allowed: i64,
-}
-
-fn selects(selector: &Selector, labels: &Labels) -> bool {
-    selector
-        .0
-        .iter()
-        .all(|requirement| label_set(requirement).contains(labels.get(&requirement.key)))
 }
 
 impl WorldState {
@@ -75,7 +67,7 @@ impl WorldState {
                 .selector
                 .as_ref()
                 .zip(labels)
-                .is_some_and(|(selector, labels)| selects(selector, labels))
+                .is_some_and(|(selector, labels)| selector.matches(labels))
     }
 
     /// Returns the number of pods of the budget that may be evicted now. An unknown number is zero.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::state::{PodKey, WorldState};
 use crate::catalog::ebs_volumes_by_name;
 use crate::demand::{Claims, PodShape};
-use crate::model::ids::{InstanceTypeName, LabelValue, Namespace, NodeName};
+use crate::model::ids::{InstanceTypeName, LabelValue, Labels, Namespace, NodeName};
 use crate::model::observed::{Node, Pod};
 use crate::model::pod::{Expression, NodeTerm, Volume, VolumeSource};
 use crate::model::requirement::{Operator, key};
@@ -128,19 +128,24 @@ impl WorldState {
             return self.storage.volumes.contains_key(requested).then(|| requested.clone());
         }
         let full = format!("{namespace}/{name}");
-        let classless = claim.storage_class.as_deref() == Some("");
-        let suits = |volume: &PersistentVolume| match &volume.claim {
-            Some(kept_for) => *kept_for == full,
-            None => classless && volume.storage_class.as_deref().unwrap_or_default().is_empty(),
+        let volumes = &self.storage.volumes;
+        let mut reserved = volumes.iter().filter(|(_, v)| v.claim.as_deref() == Some(&full));
+        let (class, is_provisioned) = match self.storage_class(claim) {
+            Some((name, class)) => {
+                (name, class.wait_for_first_consumer && class.provisioner != NO_PROVISIONER)
+            }
+            None => (claim.storage_class.as_deref().unwrap_or_default(), false),
         };
-        let mut volumes = self.storage.volumes.iter();
-        volumes.find(|(_, volume)| suits(volume)).map(|(name, _)| name.clone())
+        let free = volumes.iter().filter(|(_, v)| !is_provisioned && v.suits(claim, class));
+        let chosen = reserved.next().or_else(|| free.min_by_key(|(_, v)| v.choice_order()));
+        chosen.map(|(name, _)| name.clone())
     }
 
     /// Provisions a volume for a claim with immediate binding.
     fn provision_immediately(&mut self, namespace: &Namespace, name: &str) {
         let claim = self.storage.claim(namespace, name).filter(|c| c.volume_name.is_none());
-        let Some(class) = claim.and_then(|claim| self.storage_class(claim)) else { return };
+        let class = claim.and_then(|claim| self.storage_class(claim));
+        let Some((_, class)) = class else { return };
         if class.wait_for_first_consumer || class.provisioner == NO_PROVISIONER {
             return;
         }
@@ -154,23 +159,25 @@ impl WorldState {
         }
     }
 
-    fn storage_class(&self, claim: &Claim) -> Option<&StorageClass> {
-        match &claim.storage_class {
-            Some(name) => self.storage.classes.get(name),
-            None => self
-                .storage
-                .classes
-                .values()
-                .filter(|class| class.is_default)
-                .max_by_key(|class| class.created_at),
-        }
+    /// Returns the class of a claim with its name.
+    fn storage_class(&self, claim: &Claim) -> Option<(&str, &StorageClass)> {
+        let classes = &self.storage.classes;
+        let found = match &claim.storage_class {
+            Some(name) => classes.get_key_value(name),
+            None => classes
+                .iter()
+                .filter(|(_, class)| class.is_default)
+                .max_by_key(|(_, class)| class.created_at),
+        };
+        found.map(|(name, class)| (name.as_str(), class))
     }
 
     /// Creates a volume in `zone` and binds the claim to it.
     fn provision(&mut self, namespace: &Namespace, name: &str, zone: Option<&LabelValue>) {
         let Some(claim) = self.storage.claim(namespace, name).cloned() else { return };
         let class = self.storage_class(&claim);
-        let driver = class.map_or(EBS_DRIVER, |class| csi_driver(&class.provisioner)).to_owned();
+        let driver =
+            class.map_or(EBS_DRIVER, |(_, class)| csi_driver(&class.provisioner)).to_owned();
         let zone = zone.filter(|_| !is_file_system(&driver));
         let term = |zone: &LabelValue| NodeTerm {
             expressions: vec![Expression {
@@ -181,6 +188,7 @@ impl WorldState {
             fields: Vec::new(),
         };
         let volume = PersistentVolume {
+            labels: Labels::default(),
             node_terms: zone.map(term).into_iter().collect(),
             driver: Some(driver),
             storage_class: claim.storage_class,

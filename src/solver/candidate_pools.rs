@@ -12,16 +12,19 @@
 
 use std::collections::BTreeSet;
 
-use super::offer::{OfferInput, pool_requirements};
+use super::offer::{OfferInput, declared_requirements, pool_requirements};
 use crate::demand::PodShape;
-use crate::model::desired::{Pool, PoolLimits};
-use crate::model::ids::{LabelKey, LabelValue, Origin};
+use crate::model::desired::{AutoModePool, Pool, PoolLimits};
+use crate::model::ids::{LabelKey, LabelValue, Origin, PoolName};
 use crate::model::observed::tag;
-use crate::model::pod::untolerated;
-use crate::model::requirement::{Requirements, is_well_known, key, label};
+use crate::model::pod::{Taint, untolerated};
+use crate::model::requirement::{LabelSet, Requirements, is_well_known, key, label};
 
 /// Number of pools up to which every pool makes offers.
 const FEW_POOLS: usize = 32;
+
+/// Prefix of the labels that EKS sets.
+const EKS_LABELS: &str = "eks.amazonaws.com/";
 
 /// Returns the pools that make offers, in order of their names.
 pub(super) fn candidate_pools<'a>(supply: &OfferInput<'a>, shapes: &[&PodShape]) -> Vec<&'a Pool> {
@@ -74,20 +77,42 @@ fn standing_pools<'a>(supply: &OfferInput<'a>) -> BTreeSet<&'a str> {
 /// Returns whether a pod may run on some node of the pool, as far as taints and labels of the pool
 /// itself decide it.
 fn may_run(shape: &PodShape, pool: &Pool, supply: &OfferInput<'_>) -> bool {
-    if untolerated(&pool.taints, &shape.tolerations).is_some() {
-        return false;
-    }
-    let mut declared = pool_requirements(pool);
     let own = [
         label(key::NODEPOOL, pool.name.as_str()),
         label(key::REGION, supply.catalog.region.as_str()),
     ];
-    declared = declared.and(&Requirements::from_labels(&own.into()));
+    let declared = pool_requirements(pool).and(&Requirements::from_labels(&own.into()));
+    may_run_on(shape, &declared, &pool.taints, is_custom)
+}
+
+/// Returns whether a pod may run on a node with these taints and declared requirements, which has
+/// labels of custom keys only if they are declared.
+fn may_run_on(
+    shape: &PodShape,
+    declared: &Requirements,
+    taints: &[Taint],
+    is_custom: fn(&LabelKey) -> bool,
+) -> bool {
+    if untolerated(taints, &shape.tolerations).is_some() {
+        return false;
+    }
     shape.nodes.any_of.iter().any(|alternative| {
-        let lacks = |(key, set): (&LabelKey, &crate::model::requirement::LabelSet)| {
+        let lacks = |(key, set): (&LabelKey, &LabelSet)| {
             is_custom(key) && declared.get(key.as_str()).is_none() && !set.allows_absence()
         };
         !alternative.iter().any(lacks) && declared.and(alternative).conflict().is_none()
+    })
+}
+
+/// Returns whether a pod may run on some node of a pool of EKS Auto Mode. Labels of its instance
+/// types have keys of EKS.
+pub(super) fn may_run_in_auto_mode(shape: &PodShape, name: &PoolName, pool: &AutoModePool) -> bool {
+    let own = [label(key::NODEPOOL, name.as_str())];
+    let declared = declared_requirements(&pool.labels, &pool.requirements)
+        .and(&Requirements::from_labels(&own.into()));
+    may_run_on(shape, &declared, &pool.taints, |key| {
+        let name = key.as_str();
+        !name.starts_with(EKS_LABELS) && (is_custom(key) || name.starts_with(key::INSTANCE_PREFIX))
     })
 }
 
@@ -138,7 +163,7 @@ impl VisibleLabels {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::pod::{Taint, TaintEffect};
+    use crate::model::pod::TaintEffect;
     use crate::testing::Scenario;
 
     /// Returns the names of pools that make offers, of 40 pools like that of the scenario after

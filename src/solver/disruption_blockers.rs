@@ -8,10 +8,8 @@
 
 use jiff::Timestamp;
 
-use crate::demand::{PodGroup, label_set};
+use crate::demand::PodGroup;
 use crate::model::desired::{Budget, Desired, DisruptionBudget, Pool, pods_to_keep};
-use crate::model::ids::Labels;
-use crate::model::pod::Selector;
 
 /// Returns true if an active budget of the pool allows no disruption for this reason.
 pub(super) fn is_disruption_blocked(pool: &Pool, reason: &str, at: Timestamp) -> bool {
@@ -43,7 +41,7 @@ pub(super) fn blocking_disruption_budget<'a>(
 ) -> Option<&'a DisruptionBudget> {
     let protects = |budget: &DisruptionBudget, group: &PodGroup| {
         budget.namespace == group.shape.namespace
-            && budget.selector.as_ref().is_some_and(|s| selects(s, &group.shape.labels))
+            && budget.selector.as_ref().is_some_and(|s| s.matches(&group.shape.labels))
     };
     let of_group = || desired.disruption_budgets.iter().filter(|b| protects(b, group));
     let second = of_group().nth(1);
@@ -56,13 +54,6 @@ pub(super) fn blocking_disruption_budget<'a>(
             pods_to_keep(least, most, pods).is_none_or(|required| required >= pods)
         })
     })
-}
-
-fn selects(selector: &Selector, labels: &Labels) -> bool {
-    selector
-        .0
-        .iter()
-        .all(|requirement| label_set(requirement).contains(labels.get(&requirement.key)))
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //! that a plan cannot predict. They are counted and reported with the necessary change.
 
 use super::Input;
-use crate::demand::{PodGroup, PodVolume, Unsupported};
+use super::candidate_pools::may_run_in_auto_mode;
+use crate::demand::{PodGroup, PodShape, PodVolume, Unsupported};
 use crate::model::code::Code;
 use crate::model::pod::PodSpec;
 use crate::model::reason::Rejection;
@@ -67,6 +68,24 @@ pub(super) fn exclusion_reason(
     };
     let rejection = Rejection { reason: reason.to_string(), detail, count: offerings };
     (rejection, nearest.map(str::to_owned))
+}
+
+/// Returns the reason for pods that a pool of EKS Auto Mode may run; `None` if no such pool admits
+/// them.
+pub(super) fn auto_mode_reason(
+    shape: &PodShape,
+    input: &Input,
+    offerings: u32,
+) -> Option<Rejection> {
+    let mut pools = input.desired.auto_mode_pools.iter();
+    let (name, _) = pools.find(|(name, pool)| may_run_in_auto_mode(shape, name, pool))?;
+    Some(Rejection {
+        reason: Code::EksAutoMode.to_string(),
+        detail: format!(
+            "NodePool {name} of EKS Auto Mode may run the pod, and its nodes are not planned"
+        ),
+        count: offerings,
+    })
 }
 
 fn list(names: &[String]) -> String {

@@ -28,7 +28,7 @@ use super::target_fleet::NewNode;
 use crate::catalog::Catalog;
 use crate::demand::{Daemon, Demand, PodGroup, PodShape};
 use crate::model::code::Code;
-use crate::model::desired::{Desired, Pool, Problem};
+use crate::model::desired::{Desired, Pool, PoolRequirement, Problem};
 use crate::model::ids::{LabelValue, Labels, Origin, PoolName, ReservationId};
 use crate::model::observed::Observed;
 use crate::model::pod::{Taint, Toleration, untolerated};
@@ -278,8 +278,13 @@ fn preference_key(offer: &Offer) -> impl Ord + '_ {
 /// Returns the requirements of a pool, including its labels.
 #[must_use]
 pub fn pool_requirements(pool: &Pool) -> Requirements {
-    let mut requirements = Requirements::from_labels(&pool.labels);
-    for requirement in &pool.requirements {
+    declared_requirements(&pool.labels, &pool.requirements)
+}
+
+/// Returns the requirements of nodes with these declared labels and requirements.
+pub(super) fn declared_requirements(labels: &Labels, declared: &[PoolRequirement]) -> Requirements {
+    let mut requirements = Requirements::from_labels(labels);
+    for requirement in declared {
         let values: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
         // A requirement that passed validation by mistake must not widen the pool, so it admits
         // nothing.

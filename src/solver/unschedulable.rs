@@ -11,7 +11,7 @@ pub(super) use pool_refusals::refusal_message;
 use pool_refusals::{withheld_code, withheld_message};
 pub use suggested_change::EXPORT_POOLS;
 
-use super::excluded_pods::exclusion_reason;
+use super::excluded_pods::{auto_mode_reason, exclusion_reason};
 use super::limits::amount;
 use super::offer::{Offer, Offers, PoolRefusal, WithheldReason};
 use super::rescue::RescueContext;
@@ -83,6 +83,13 @@ enum OfferObstacle {
     LeftOver,
 }
 
+impl OfferObstacle {
+    /// Returns true if the taints or labels of the pool do not admit the pod.
+    fn is_declared(&self) -> bool {
+        matches!(self, Self::Taint(_) | Self::Label { .. } | Self::NoTerm)
+    }
+}
+
 /// Returns the obstacle for a pod on nodes of an offer that admit the pod and have room.
 fn scheduler_obstacle(
     context: &mut RescueContext,
@@ -138,23 +145,26 @@ impl UnschedulableReport<'_> {
         let shape = &group.shape;
         let offerings = u32::try_from(self.offers.list.len() + self.unavailable_offers().count())
             .unwrap_or(u32::MAX);
+        let excluded = |rejection: Rejection, suggested_change: Option<String>| UnschedulablePods {
+            group: index,
+            pods,
+            rejections: vec![rejection],
+            offerings,
+            suggested_change,
+            contention: Contention::default(),
+            oversize: None,
+        };
         if let Some(feature) = shape.unsupported.first() {
             let (rejection, nearest) = exclusion_reason(*feature, group, self.input, offerings);
-            let rejections = vec![rejection];
-            let contest = Contention::default();
-            let oversize = None;
-            return UnschedulablePods {
-                group: index,
-                pods,
-                rejections,
-                offerings,
-                suggested_change: nearest,
-                contention: contest,
-                oversize,
-            };
+            return excluded(rejection, nearest);
         }
         let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
         let rejected = self.rejected_offers(shape, index, context);
+        if rejected.iter().all(|rejected| rejected.obstacle.is_declared())
+            && let Some(reason) = auto_mode_reason(shape, self.input, offerings)
+        {
+            return excluded(reason, None);
+        }
         let largest = largest(&rejected);
         for RejectedOffer { offer, obstacle, .. } in &rejected {
             let reason = self.describe(shape, &largest, offer, obstacle);

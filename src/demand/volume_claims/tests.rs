@@ -4,7 +4,7 @@ use super::*;
 use crate::demand::{ShapeContext, pod_shape};
 use crate::model::desired::VolumeClaim;
 use crate::model::ids::{Labels, Origin};
-use crate::model::pod::{Expression, PodTemplate};
+use crate::model::pod::{Expression, PodTemplate, Selector};
 use crate::model::requirement::{Operator, label};
 
 fn term(key: &str, values: &[&str]) -> NodeTerm {
@@ -205,6 +205,156 @@ fn declared_claim_counts_as_declared() {
         let shape = mounted(&desired, &cluster(), &[claim(name)]);
         assert_eq!((admitting(&shape).as_str(), shape.unsupported.len()), (expected, 0), "{rule}");
     }
+}
+
+/// Returns the classes of the cluster, without volumes and claims.
+fn only_classes() -> Storage {
+    Storage { classes: cluster().classes, ..Storage::default() }
+}
+
+/// A static volume: name, size, zone (empty for any), and value of the label `app`.
+type StaticVolume = (&'static str, i64, &'static str, &'static str);
+
+/// A claim: name, requested size, and required value of the label `app` (empty for any).
+type StaticClaim = (&'static str, i64, &'static str);
+
+/// Returns desired state with static volumes and claims of class `name`, which allow
+/// `ReadWriteOnce`.
+fn static_volumes(name: &str, volumes: &[StaticVolume], claims: &[StaticClaim]) -> Desired {
+    let mut desired = Desired::default();
+    for (volume_name, size, zone, app) in volumes {
+        let terms = (!zone.is_empty()).then(|| term(key::ZONE, &[zone]));
+        let volume = PersistentVolume {
+            labels: [label("app", app)].into(),
+            node_terms: terms.into_iter().collect(),
+            storage_class: Some(name.to_owned()).filter(|name| !name.is_empty()),
+            capacity: Some(*size),
+            access_modes: vec!["ReadWriteOnce".to_owned()],
+            ..PersistentVolume::default()
+        };
+        desired.volumes.insert((*volume_name).to_owned(), volume);
+    }
+    for (claim_name, request, app) in claims {
+        let selected = |app: &&str| Selector(term("app", &[*app]).expressions);
+        let claim = Claim {
+            selector: Some(app).filter(|app| !app.is_empty()).map(selected),
+            request: Some(*request),
+            access_modes: vec!["ReadWriteOnce".to_owned()],
+            ..of_class(name)
+        };
+        let claim = VolumeClaim { origin: Origin::new("claims.yaml", 1), claim };
+        desired.claims.insert(("web".into(), (*claim_name).to_owned()), claim);
+    }
+    desired
+}
+
+#[test]
+fn claim_takes_a_static_volume_as_the_controller_chooses() {
+    let everywhere = "a b c n1 n2";
+    // The nodes of claim `x`; `None` if it is unknown which volume it gets.
+    type Case =
+        (&'static str, &'static [StaticVolume], &'static [StaticClaim], Option<&'static str>);
+    let cases: [Case; 12] = [
+        ("no volume", &[], &[("x", 1, "")], None),
+        ("the only one", &[("v", 1, "b", "s")], &[("x", 1, "")], Some("b")),
+        ("without affinity", &[("v", 1, "", "s")], &[("x", 1, "")], Some(everywhere)),
+        ("too small", &[("v", 1, "b", "s")], &[("x", 2, "")], None),
+        (
+            "the selected one of two",
+            &[("u", 1, "c", "s"), ("v", 1, "b", "t")],
+            &[("x", 1, "t"), ("y", 1, "s")],
+            Some("b"),
+        ),
+        ("none is selected", &[("v", 1, "b", "s")], &[("x", 1, "t")], None),
+        ("the smallest", &[("u", 9, "c", "s"), ("v", 2, "b", "s")], &[("x", 1, "")], Some("b")),
+        ("either of two", &[("u", 1, "c", "s"), ("v", 1, "b", "s")], &[("x", 1, "")], None),
+        (
+            "either of two in one zone",
+            &[("u", 1, "b", "s"), ("v", 1, "b", "s")],
+            &[("x", 1, ""), ("y", 1, "")],
+            Some("b"),
+        ),
+        ("fewer than claims", &[("v", 1, "", "s")], &[("x", 1, ""), ("y", 1, "")], None),
+        (
+            "another claim may take the smallest",
+            &[("u", 9, "c", "s"), ("v", 2, "b", "s")],
+            &[("x", 1, ""), ("y", 1, "")],
+            None,
+        ),
+        (
+            "the smallest is too small for the other claim",
+            &[("u", 9, "c", "s"), ("v", 2, "b", "s")],
+            &[("x", 1, ""), ("y", 5, "")],
+            Some("b"),
+        ),
+    ];
+    for (rule, volumes, claims, expected) in cases {
+        for class in ["", "manual"] {
+            let desired = static_volumes(class, volumes, claims);
+            let shape = mounted(&desired, &only_classes(), &[claim("x")]);
+            let known = shape.volumes[0].problem.is_none().then(|| admitting(&shape));
+            assert_eq!(known.as_deref(), expected, "{rule}, class `{class}`");
+        }
+    }
+}
+
+#[test]
+fn static_volume_fits_class_modes_and_reservation() {
+    type Case = (&'static str, fn(&mut PersistentVolume, &mut Claim), bool);
+    let cases: [Case; 7] = [
+        ("as it is", |_, _| (), true),
+        ("another class", |volume, _| volume.storage_class = Some("fast".to_owned()), false),
+        ("no class", |_, claim| claim.storage_class = Some(String::new()), false),
+        ("fewer modes", |_, claim| claim.access_modes.push("ReadWriteMany".to_owned()), false),
+        ("kept for another", |volume, _| volume.claim = Some("web/y".to_owned()), false),
+        ("kept for it", |volume, _| volume.claim = Some("web/x".to_owned()), true),
+        (
+            "kept for it, of another class",
+            |volume, _| {
+                volume.claim = Some("web/x".to_owned());
+                volume.storage_class = None;
+            },
+            true,
+        ),
+    ];
+    for (rule, change, expected) in cases {
+        for named in [None, Some("v".to_owned())] {
+            let mut desired = static_volumes("manual", &[("v", 1, "b", "s")], &[("x", 1, "")]);
+            let volume = desired.volumes.get_mut("v").expect("declared");
+            let declared = desired.claims.values_mut().next().expect("declared");
+            declared.claim.volume_name = named;
+            change(volume, &mut declared.claim);
+            let shape = mounted(&desired, &only_classes(), &[claim("x")]);
+            let fits = shape.volumes[0].problem.is_none() && admitting(&shape) == "b";
+            assert_eq!(fits, expected, "{rule}: {:?}", shape.volumes[0]);
+        }
+    }
+}
+
+#[test]
+fn delayed_claim_needs_static_volumes_of_one_topology() {
+    let zones = |second| [("u", 9, second, "s"), ("v", 2, "b", "s")];
+    for (second, is_live, expected) in
+        [("b", false, true), ("b", true, true), ("c", false, false), ("c", true, false)]
+    {
+        let mut desired = static_volumes("by-hand", &zones(second), &[("x", 1, "")]);
+        let mut cluster = only_classes();
+        if is_live {
+            let declared = desired.claims.pop_first().expect("one").1;
+            let claims = cluster.claims.entry("web".into()).or_default();
+            claims.insert("x".to_owned(), declared.claim);
+        }
+        let shape = mounted(&desired, &cluster, &[claim("x")]);
+        assert_eq!(shape.volumes[0].problem.is_none(), expected, "{second}, {is_live}");
+    }
+    // A class that provisions volumes may do so in any zone.
+    let desired = static_volumes("gp3", &zones("b"), &[("x", 1, "")]);
+    let shape = mounted(&desired, &only_classes(), &[claim("x")]);
+    assert_eq!(admitting(&shape), "a b c n1 n2");
+    // With immediate binding, the existing volume comes first.
+    let desired = static_volumes("at-once", &zones("b"), &[("x", 1, "")]);
+    let shape = mounted(&desired, &only_classes(), &[claim("x")]);
+    assert_eq!((admitting(&shape).as_str(), shape.unsupported.len()), ("b", 0));
 }
 
 #[test]

@@ -15,9 +15,11 @@ use super::kubelet::kubelet;
 use super::requirements::{pool_labels, pool_requirements};
 use super::{add_pool, check_taints, finish_root, weight};
 use crate::model::desired::{
-    Budget, Consolidation, Expiry, Generation, Pool, PoolLimits, Severity,
+    AutoModePool, Budget, Consolidation, Expiry, Generation, Pool, PoolLimits, Severity,
 };
+use crate::model::fargate::{AUTO, COMPUTE_TYPE};
 use crate::model::ids::NodeClassName;
+use crate::model::requirement::label;
 use crate::model::units::ResourceName;
 
 /// Default `expireAfter`: 720 h.
@@ -60,6 +62,9 @@ pub(in super::super) fn node_pool(
         let why =
             "belongs to EKS Auto Mode, which manages the nodes of this pool: the pool is ignored";
         spec.warn(why, None);
+        if let Some(pool) = spec.scope.attempt(|| auto_mode_pool(&spec, generation)).flatten() {
+            into.desired.auto_mode_pools.entry(meta.name.as_str().into()).or_insert(pool);
+        }
         return;
     }
     let Some(spec) = spec.map() else { return };
@@ -193,6 +198,19 @@ fn is_eks_auto_mode(spec: &Field<'_>) -> bool {
         Some(group? == EKS && text("kind").is_none_or(|kind| kind == "NodeClass"))
     };
     of(spec.node).unwrap_or(false)
+}
+
+/// Reads what decides the pods of a pool of EKS Auto Mode.
+fn auto_mode_pool(spec: &Field<'_>, generation: Generation) -> Option<AutoModePool> {
+    let spec = spec.map()?;
+    let template = spec.required("template")?.map()?;
+    let metadata = template.get("metadata");
+    let metadata = metadata.as_ref().and_then(Field::map);
+    let mut labels = pool_labels(metadata.as_ref().and_then(|map| map.get("labels")));
+    labels.extend([label(COMPUTE_TYPE, AUTO)]);
+    let spec = template.required("spec")?.map()?;
+    let requirements = pool_requirements(spec.get("requirements"), generation);
+    Some(AutoModePool { labels, requirements, taints: taints(spec.get("taints")) })
 }
 
 fn node_class_ref(field: &Field<'_>) -> Option<NodeClassName> {

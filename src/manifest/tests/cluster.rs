@@ -1,7 +1,7 @@
 use super::*;
 use crate::model::desired::{LimitScope, PriorityClass};
 use crate::model::pod::Selector;
-use crate::model::requirement::Operator;
+use crate::model::requirement::{Operator, label};
 
 #[test]
 fn classes_and_namespaces_are_kept() {
@@ -109,7 +109,10 @@ spec:
 ---
 apiVersion: v1
 kind: PersistentVolume
-metadata: {name: old, labels: {failure-domain.beta.kubernetes.io/zone: a__b}}
+metadata:
+  name: old
+  labels: {failure-domain.beta.kubernetes.io/zone: a__b}
+  annotations: {volume.beta.kubernetes.io/storage-class: manual}
 spec: {}
 ---
 apiVersion: v1
@@ -122,7 +125,13 @@ spec:
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: c, namespace: web}
-spec: {storageClassName: '', volumeName: new, accessModes: [ReadWriteOnce]}
+spec:
+  storageClassName: ''
+  volumeName: new
+  accessModes: [ReadWriteOnce]
+  selector:
+    matchLabels: {app: files}
+    matchExpressions: [{key: tier, operator: NotIn, values: [old]}]
 ",
     );
     let class = &desired.storage_classes["gp3"];
@@ -136,7 +145,17 @@ spec: {storageClassName: '', volumeName: new, accessModes: [ReadWriteOnce]}
     assert_eq!(disk.driver.as_deref(), Some("ebs.csi.aws.com"), "the built-in driver is gone");
     assert_eq!(disk.node_terms[0].expressions[0].values[0].as_str(), "us-east-1b");
     assert_eq!(disk.claim.as_deref(), Some("web/c"));
+    let old = &desired.volumes["old"];
+    assert_eq!((old.labels.len(), old.class(), disk.class()), (1, "manual", ""));
     let claim = &desired.claims.values().next().expect("one").claim;
+    let selector = claim.selector.as_ref().expect("stated");
+    for (labels, expected) in [
+        (vec![label("app", "files")], true),
+        (vec![label("app", "files"), label("tier", "old")], false),
+        (vec![label("tier", "new")], false),
+    ] {
+        assert_eq!(selector.matches(&labels.into_iter().collect()), expected);
+    }
     assert_eq!(
         claim.storage_class.as_deref(),
         Some(""),

@@ -309,7 +309,10 @@ fn an_eks_auto_mode_pool_is_ignored_with_a_warning() {
         v1("      requirements: [{key: eks.amazonaws.com/instance-cpu, operator: Near}]\n", "")
             .replace("{group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}", of_eks);
     let read = read_text(&text);
-    assert!(read.pools.is_empty());
+    assert!(read.pools.is_empty() && read.auto_mode_pools.is_empty());
+    let known = read_text(&text.replace("operator: Near", "operator: Exists"));
+    assert_eq!(known.auto_mode_pools["web"].requirements.len(), 1);
+    assert_eq!(lines(&known), lines(&read));
     assert_eq!(
         lines(&read),
         [

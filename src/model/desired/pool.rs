@@ -104,6 +104,17 @@ impl Pool {
     }
 }
 
+/// A pool of EKS Auto Mode. Its nodes are not planned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AutoModePool {
+    /// Labels of its nodes.
+    pub labels: Labels,
+    /// Requirements of its nodes.
+    pub requirements: Vec<PoolRequirement>,
+    /// Taints of its nodes.
+    pub taints: Vec<Taint>,
+}
+
 /// A requirement of a pool, with validated operator and values.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PoolRequirement {

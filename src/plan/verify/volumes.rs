@@ -17,7 +17,8 @@ use crate::model::ids::{LabelValue, Labels, Namespace, WorkloadKind};
 use crate::model::pod::{Expression, NodeTerm, Volume, VolumeSource};
 use crate::model::requirement::{Operator, key, normalize_key};
 use crate::model::storage::{
-    Claim, ClaimPhase, EBS_DRIVER, PersistentVolume, StorageClass, csi_driver, ebs_zone,
+    Claim, ClaimPhase, EBS_DRIVER, NO_PROVISIONER, PersistentVolume, StorageClass, csi_driver,
+    ebs_zone,
 };
 
 /// Nodes that can use a volume, as far as known.
@@ -232,26 +233,31 @@ impl VolumeReach {
 /// Returns whether a node with `labels` meets a term. No node meets an empty term.
 fn term_holds(term: &NodeTerm, labels: &Labels) -> bool {
     let holds = |expression: &Expression| {
-        let value = labels.get(normalize_key(expression.key.as_str()));
-        let listed = value.is_some_and(|value| expression.values.contains(value));
-        let number = |text: &str| text.parse::<i64>().ok();
-        let compared = |wanted: fn(&i64, &i64) -> bool| {
-            let bound = expression.values.first().and_then(|bound| number(bound.as_str()));
-            let value = value.and_then(|value| number(value.as_str()));
-            value.zip(bound).is_some_and(|(value, bound)| wanted(&value, &bound))
-        };
-        match expression.operator {
-            Operator::In => listed,
-            Operator::NotIn => !listed,
-            Operator::Exists => value.is_some(),
-            Operator::DoesNotExist => value.is_none(),
-            Operator::Gt => compared(i64::gt),
-            Operator::Lt => compared(i64::lt),
-            Operator::Gte => compared(i64::ge),
-            Operator::Lte => compared(i64::le),
-        }
+        let key = normalize_key(expression.key.as_str()).into();
+        expression_holds(&Expression { key, ..expression.clone() }, labels)
     };
     !term.expressions.is_empty() && term.fields.is_empty() && term.expressions.iter().all(holds)
+}
+
+fn expression_holds(expression: &Expression, labels: &Labels) -> bool {
+    let value = labels.get(&expression.key);
+    let listed = value.is_some_and(|value| expression.values.contains(value));
+    let number = |text: &str| text.parse::<i64>().ok();
+    let compared = |wanted: fn(&i64, &i64) -> bool| {
+        let bound = expression.values.first().and_then(|bound| number(bound.as_str()));
+        let value = value.and_then(|value| number(value.as_str()));
+        value.zip(bound).is_some_and(|(value, bound)| wanted(&value, &bound))
+    };
+    match expression.operator {
+        Operator::In => listed,
+        Operator::NotIn => !listed,
+        Operator::Exists => value.is_some(),
+        Operator::DoesNotExist => value.is_none(),
+        Operator::Gt => compared(i64::gt),
+        Operator::Lt => compared(i64::lt),
+        Operator::Gte => compared(i64::ge),
+        Operator::Lte => compared(i64::le),
+    }
 }
 
 /// Resolves claims from the storage objects of repository and observation.
@@ -328,9 +334,53 @@ impl VolumeLedger<'_> {
                 let reach = self.volume(name);
                 VolumeReach { ready: reach.ready && self.can_bind(claim, name, &full), ..reach }
             }
-            None => self.class_reach(claim.storage_class.as_deref(), false),
+            None => self
+                .static_reach(claim)
+                .unwrap_or_else(|| self.class_reach(claim.storage_class.as_deref(), false)),
         };
         Some(of(claim, reach))
+    }
+
+    /// Returns the nodes that reach one of the existing volumes that a claim may take; `None` if no
+    /// volume suits it, or its class provisions one for its first pod. If its class provisions one
+    /// at once, the nodes are unknown.
+    fn static_reach(&self, claim: &Claim) -> Option<VolumeReach> {
+        let facts = self.context.facts;
+        let class = self.class(claim.storage_class.as_deref());
+        let is_manual = claim.storage_class.as_deref() == Some("")
+            || class.is_some_and(|class| class.provisioner == NO_PROVISIONER);
+        if !is_manual && class.is_none_or(|class| class.wait_for_first_consumer) {
+            return None;
+        }
+        let live = &facts.observed.storage.volumes;
+        let declared = facts.desired.volumes.iter().filter(|(name, _)| !live.contains_key(*name));
+        let is_selected = |volume: &PersistentVolume| {
+            let mut expressions = claim.selector.iter().flat_map(|selector| &selector.0);
+            expressions.all(|expression| expression_holds(expression, &volume.labels))
+        };
+        let is_of_class = |volume: &PersistentVolume| {
+            let requested = claim.storage_class.as_deref();
+            requested.is_none_or(|name| name == volume.storage_class.as_deref().unwrap_or_default())
+        };
+        let suits = |(name, volume): &(&String, &PersistentVolume)| {
+            volume.claim.is_none()
+                && is_of_class(volume)
+                && is_selected(volume)
+                && self.can_bind(claim, name, "")
+        };
+        let terms: Vec<&[NodeTerm]> = live
+            .iter()
+            .chain(declared)
+            .filter(suits)
+            .map(|(_, volume)| volume.node_terms.as_slice())
+            .collect();
+        let is_any_node = terms.iter().any(|terms| terms.is_empty());
+        let union = if is_any_node { Vec::new() } else { terms.concat() };
+        (!terms.is_empty()).then(|| VolumeReach {
+            terms: is_manual.then_some(union),
+            ready: true,
+            ..VolumeReach::default()
+        })
     }
 
     /// Returns whether a volume can be bound to a claim: its `claimRef` names no other claim, and

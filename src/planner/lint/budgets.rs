@@ -1,11 +1,9 @@
 //! Lint for disruption budgets that block every drain.
 
 use super::warning;
-use crate::demand::{Demand, PodGroup, label_set};
+use crate::demand::{Demand, PodGroup};
 use crate::model::code::Code;
 use crate::model::desired::{Desired, DisruptionBudget, Problem, pods_to_keep};
-use crate::model::pod::{Expression, Selector};
-use crate::model::requirement::Requirements;
 
 /// Returns the consequence of budgets that never allow an eviction.
 fn consequence(desired: &Desired) -> &'static str {
@@ -60,12 +58,7 @@ fn two_budgets(desired: &Desired, group: &PodGroup) -> Option<Problem> {
 fn protects(budget: &DisruptionBudget, group: &PodGroup) -> bool {
     group.workload.namespace == budget.namespace
         && group.origin.is_some()
-        && budget.selector.as_ref().is_some_and(|selector| matches(selector, group))
-}
-
-fn matches(selector: &Selector, group: &PodGroup) -> bool {
-    let requirement = |expression: &Expression| (expression.key.clone(), label_set(expression));
-    selector.0.iter().map(requirement).collect::<Requirements>().matches_labels(&group.shape.labels)
+        && budget.selector.as_ref().is_some_and(|selector| selector.matches(&group.shape.labels))
 }
 
 /// Returns the message and the hint for a budget that blocks every eviction among at most `most`

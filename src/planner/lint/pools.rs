@@ -11,8 +11,11 @@ use crate::solver::EXPORT_POOLS;
 /// Terraform often creates the pools, so that they exist in the cluster alone.
 #[must_use]
 pub fn missing_pools(desired: &Desired, demand: &Demand) -> Option<Problem> {
-    let Desired { pools, node_groups, external_groups, .. } = desired;
-    let is_declared = !pools.is_empty() || !node_groups.is_empty() || !external_groups.is_empty();
+    let Desired { pools, auto_mode_pools, node_groups, external_groups, .. } = desired;
+    let is_declared = !pools.is_empty()
+        || !auto_mode_pools.is_empty()
+        || !node_groups.is_empty()
+        || !external_groups.is_empty();
     let first = demand.groups.first().filter(|_| !is_declared)?;
     let origin = first.origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
     let message = "no file declares a NodePool or a node group, so that no pod gets a node";

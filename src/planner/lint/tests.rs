@@ -175,6 +175,21 @@ fn shared_single_node_volume_is_reported() {
              web}}\nspec: {{accessModes: [{modes}], resources: {{requests: {{storage: 1Gi}}}}}}\n"
         )
     };
+    let of_class = |provisioner: &str| {
+        format!(
+            "---\napiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {{name: c, \
+             annotations: {{storageclass.kubernetes.io/is-default-class: 'true'}}}}\nprovisioner: \
+             {provisioner}\nvolumeBindingMode: WaitForFirstConsumer\n{}",
+            claim("ReadWriteOnce")
+        )
+    };
+    let existing = |source: &str| {
+        let claim = claim("ReadWriteOnce").replace("spec: {", "spec: {storageClassName: '', ");
+        format!(
+            "{claim}---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: v}}\nspec: \
+             {{accessModes: [ReadWriteOnce], capacity: {{storage: 1Gi}}, {source}}}\n"
+        )
+    };
     let asks = container("app", "requests: {cpu: 1, memory: 1Gi}");
     let mount = ", volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]";
     let pods = |n: u32| {
@@ -187,6 +202,16 @@ fn shared_single_node_volume_is_reported() {
         ("many nodes", pods(2) + &claim("ReadWriteMany"), 0),
         ("either", pods(2) + &claim("ReadWriteOnce, ReadWriteMany"), 0),
         ("a single pod, which the scheduler enforces", pods(2) + &claim("ReadWriteOncePod"), 0),
+        ("a file system of a class", pods(2) + &of_class("efs.csi.aws.com"), 0),
+        ("an attached volume of a class", pods(2) + &of_class("pd.csi.storage.gke.io"), 1),
+        ("a static file system", pods(2) + &existing("nfs: {server: a, path: /}"), 0),
+        ("a static CSI file system", pods(2) + &existing("csi: {driver: efs.csi.aws.com}"), 0),
+        ("a static disk", pods(2) + &existing("csi: {driver: ebs.csi.aws.com}"), 1),
+        (
+            "a static volume that does not exist",
+            pods(2) + &claim("ReadWriteOnce").replace("spec: {", "spec: {storageClassName: '', "),
+            0,
+        ),
     ] {
         let found = plan_lints(&tree);
         let found: Vec<_> = found.iter().filter(|line| line.contains("share the claim")).collect();

@@ -392,8 +392,15 @@ pub(super) fn storage_class(name: &str, class: &StorageClass) -> Json {
 }
 
 pub(super) fn volume(name: &str, volume: &PersistentVolume) -> Json {
-    let PersistentVolume { node_terms, driver, storage_class, claim, capacity, access_modes } =
-        volume;
+    let PersistentVolume {
+        labels,
+        node_terms,
+        driver,
+        storage_class,
+        claim,
+        capacity,
+        access_modes,
+    } = volume;
     let mut spec = json!({});
     if let Some(bytes) = capacity {
         spec["capacity"] = json!({ "storage": bytes.to_string() });
@@ -418,15 +425,21 @@ pub(super) fn volume(name: &str, volume: &PersistentVolume) -> Json {
     }
     json!({
         "apiVersion": "v1", "kind": "PersistentVolume",
-        "metadata": { "name": name, "uid": uid("PersistentVolume", "", name) },
+        "metadata": {
+            "name": name, "uid": uid("PersistentVolume", "", name), "labels": labels
+        },
         "spec": spec,
         "status": { "phase": if claim.is_some() { "Bound" } else { "Available" } }
     })
 }
 
 pub(super) fn claim(namespace: &Namespace, name: &str, claim: &Claim) -> Json {
-    let Claim { storage_class, volume_name, access_modes, phase, deleting: _, request } = claim;
+    let Claim { storage_class, volume_name, selector, access_modes, phase, deleting: _, request } =
+        claim;
     let mut spec = json!({});
+    if selector.is_some() {
+        spec["selector"] = pod_template::selector(selector.as_ref());
+    }
     if !access_modes.is_empty() {
         spec["accessModes"] = json!(access_modes);
     }

@@ -7,12 +7,13 @@ use jiff::SignedDuration;
 use crate::apply::ports::{Cluster, LaunchRequest};
 use crate::model::ids::WorkloadKind;
 use crate::model::observed::{Observed, PodPhase};
-use crate::model::pod::{PodTemplate, Volume, VolumeSource};
+use crate::model::pod::{PodTemplate, Selector, Volume, VolumeSource};
 use crate::model::requirement::{key, label};
 use crate::model::storage::{
     Claim, ClaimPhase, EBS_DRIVER, PersistentVolume, Storage, StorageClass, attach_resource,
 };
 use crate::simulator::{DeliveredWorkload, Delivery, World};
+use crate::testing::pods::one_of;
 use crate::testing::simulator::{id, launch, pods, request, run, template, world};
 
 fn settle(world: &World) {
@@ -125,6 +126,31 @@ fn claim_with_named_volume_is_bound_on_delivery() {
     let observed = world.observed();
     let claim = observed.storage.claim(&"web".into(), "one").expect("delivered");
     assert_eq!(claim.phase, ClaimPhase::Bound);
+}
+
+#[test]
+fn claim_is_bound_to_the_smallest_static_volume_that_it_selects() {
+    let world = fleet(&["eu-west-1a"]);
+    let selector = Selector(vec![one_of("app", &["files"])]);
+    let claim = Claim {
+        storage_class: Some(String::new()),
+        selector: Some(selector),
+        request: Some(2),
+        ..Claim::default()
+    };
+    let mut storage = storage(true, &[("one", claim)]);
+    let volume = |app: &str, size: i64| PersistentVolume {
+        labels: [label("app", app)].into(),
+        capacity: Some(size),
+        ..PersistentVolume::default()
+    };
+    let volumes = [("a", "files", 1), ("b", "other", 2), ("c", "files", 4), ("d", "files", 3)];
+    let volumes = volumes.map(|(name, app, size)| (name.to_owned(), volume(app, size)));
+    storage.volumes.extend(volumes);
+    world.deliver(&Delivery { storage, ..Delivery::default() }).expect("in memory");
+    let observed = world.observed();
+    let claim = observed.storage.claim(&"web".into(), "one").expect("delivered");
+    assert_eq!(claim.volume_name.as_deref(), Some("d"));
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! Suggested changes: every obstacle is named, with the place, the amount and the price.
 
+use std::sync::Arc;
+
+use crate::model::desired::AutoModePool;
+use crate::model::ids::Labels;
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::requirement::label;
-use crate::testing::{Scenario, requirement};
+use crate::testing::{Scenario, requirement, workload_id};
 
 /// Returns the detail of the first reason, and the suggested change.
 fn advice(scenario: &Scenario) -> (String, String) {
@@ -81,6 +85,49 @@ fn pool_that_could_not_be_read_is_to_be_corrected_first() {
     let (detail, fix) = advice(&scenario);
     assert!(detail.contains("`spec.role` of node class"), "{detail}");
     assert_eq!(fix, "correct `spec.role` of node class default");
+}
+
+#[test]
+fn pods_that_only_auto_mode_admits_are_left_to_it() {
+    let unplaced = |pool: &AutoModePool, is_own: bool, selected: (&str, &str)| {
+        let mut scenario = Scenario::new(&["m5.xlarge"], 1000, 0);
+        scenario.scale(2);
+        let own = if is_own { [label("team", "a")].into() } else { Labels::default() };
+        scenario.pool().labels = own;
+        scenario.pool().limits.nodes = Some(0);
+        scenario.desired.auto_mode_pools.insert("auto".into(), pool.clone());
+        let workload = scenario.desired.workloads.get_mut(&workload_id()).expect("declared");
+        let spec = &mut Arc::make_mut(&mut workload.template).spec;
+        spec.node_selector = [label("team", "a"), label(selected.0, selected.1)].into();
+        let target = scenario.solve().target;
+        let [unplaced] = target.unschedulable.try_into().expect("one workload");
+        let reason = unplaced.rejections[0].reason.clone();
+        (reason, unplaced.rejections[0].detail.clone(), unplaced.suggested_change)
+    };
+    let cpu = ("eks.amazonaws.com/instance-cpu", "8");
+    let pool = AutoModePool {
+        labels: [label("team", "a")].into(),
+        requirements: vec![requirement(cpu.0, &["4", "8"])],
+        taints: Vec::new(),
+    };
+    let (reason, detail, fix) = unplaced(&pool, false, cpu);
+    let expected = "NodePool auto of EKS Auto Mode may run the pod, and its nodes are not planned";
+    assert_eq!((reason.as_str(), detail.as_str(), fix), ("eks-auto-mode", expected, None));
+    let tainted = AutoModePool { taints: vec![taint("a")], ..pool.clone() };
+    let unlabeled = AutoModePool { labels: Labels::default(), ..pool.clone() };
+    let arch = ("kubernetes.io/arch", "amd64");
+    for (rule, pool, is_own, selected, is_left) in [
+        ("another label of EKS", &pool, false, ("eks.amazonaws.com/instance-family", "m5"), true),
+        ("a required value that it lacks", &pool, false, (cpu.0, "16"), false),
+        ("a taint", &tainted, false, cpu, false),
+        ("a label that it lacks", &unlabeled, false, cpu, false),
+        ("a label of Karpenter", &pool, false, ("karpenter.k8s.aws/instance-cpu", "8"), false),
+        ("an own pool that may not grow", &pool, true, arch, false),
+        ("a label of every node", &pool, false, arch, true),
+    ] {
+        let (reason, _, fix) = unplaced(pool, is_own, selected);
+        assert_eq!((reason == "eks-auto-mode", fix.is_none()), (is_left, is_left), "{rule}");
+    }
 }
 
 #[test]

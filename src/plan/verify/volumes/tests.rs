@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::*;
 use crate::demand::{Claims, PodShape, Unsupported};
-use crate::model::desired::{Scale, Workload};
+use crate::model::desired::{Scale, VolumeClaim, Workload};
 use crate::model::ids::Origin;
-use crate::model::pod::{PodSpec, PodTemplate};
+use crate::model::pod::{PodSpec, PodTemplate, Selector};
 use crate::model::requirement::label;
+use crate::model::storage::Storage;
 use crate::plan::verify::check;
 use crate::plan::wire::Plan;
 use crate::testing::pods::one_of;
@@ -145,6 +146,51 @@ fn every_planted_defect_is_found() {
         let mut inputs = valid_inputs();
         plant(&mut inputs);
         assert!(violated_rules(&inputs).contains(rule), "{what}: {:?}", violated_rules(&inputs));
+    }
+}
+
+#[test]
+fn declared_claim_needs_a_static_volume_that_it_may_take() {
+    let class = |provisioner: &str| StorageClass {
+        provisioner: provisioner.to_owned(),
+        wait_for_first_consumer: false,
+        allowed_topologies: Vec::new(),
+        is_default: false,
+        created_at: None,
+    };
+    let elsewhere = "us-east-1b";
+    let place = Some("volumes/place");
+    for (rule, class_name, zones, expected) in [
+        ("it is reachable", "", vec![("files", ZONE)], None),
+        ("one of two is", "", vec![("files", ZONE), ("files", elsewhere)], None),
+        ("none is", "", vec![("files", elsewhere)], place),
+        ("the selected one is not", "", vec![("other", ZONE), ("files", elsewhere)], place),
+        ("none is, of a class", "manual", vec![("files", elsewhere)], place),
+        ("the class may provision one", "at-once", vec![("files", elsewhere)], None),
+    ] {
+        let mut inputs = valid_inputs();
+        inputs.observed.storage = Storage::default();
+        let classes = [("manual", NO_PROVISIONER), ("at-once", EBS_DRIVER)];
+        let classes = classes.map(|(name, provisioner)| (name.to_owned(), class(provisioner)));
+        inputs.desired.storage_classes.extend(classes);
+        for (index, (app, zone)) in zones.into_iter().enumerate() {
+            let volume = PersistentVolume {
+                labels: [label("app", app)].into(),
+                storage_class: Some(class_name.to_owned()),
+                ..in_zone(zone)
+            };
+            inputs.desired.volumes.insert(format!("v{index}"), volume);
+        }
+        let selector = Selector(vec![one_of("app", &["files"])]);
+        let claim = Claim {
+            storage_class: Some(class_name.to_owned()),
+            selector: Some(selector),
+            ..Claim::default()
+        };
+        let declared = VolumeClaim { origin: Origin::new("shop.yaml", 1), claim };
+        inputs.desired.claims.insert(("shop".into(), "data".to_owned()), declared);
+        let found = violated_rules(&inputs);
+        assert_eq!(found.into_iter().next(), expected, "{rule}");
     }
 }
 
