@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::autoscaling::{ProportionalParameters, ProportionalScaler, UnresolvedBuffer};
 use super::decode::{FieldMap, ObjectContext};
-use super::delivery::DeliveryObject;
 use crate::model::code::Code;
 use crate::model::desired::{
     Desired, DisruptionBudget, LimitRangeItem, ResourceQuota, Scaler, Severity, Skipped,
@@ -52,11 +51,6 @@ pub(super) struct Definition<'a> {
     pub(super) origin: Origin,
 }
 
-/// Returns the name and place of a delivery object: clusters often have objects of the same name.
-fn named(by: &DeliveryObject) -> String {
-    format!("{} ({})", by.object, by.origin)
-}
-
 impl Collector {
     /// Returns a collector for the objects of `cluster`; without one, for those of any cluster.
     pub(super) fn new(cluster: Option<&str>) -> Self {
@@ -81,7 +75,7 @@ impl Collector {
         let Definition { kind, name, scope, origin } = named;
         let definitions = self.definitions.entry(kind).or_default();
         let Some((first, first_by)) = definitions.get(&name).cloned() else {
-            let by = scope.delivered_by.map(|by| format!(", by {}", named(by))).unwrap_or_default();
+            let by = scope.delivered_by.map(|by| format!(", by {by}")).unwrap_or_default();
             definitions.insert(name, (origin.clone(), by));
             match select(self).entry(key) {
                 Entry::Vacant(vacant) => {
@@ -100,7 +94,7 @@ impl Collector {
         if !select(self).get(&key).is_some_and(|existing| same(existing, &value)) {
             let hint = "two clusters? list the directories of this cluster under `spec.sources`; \
                         otherwise remove one of the two";
-            let by = scope.delivered_by.map(|by| format!("as delivered by {}, ", named(by)));
+            let by = scope.delivered_by.map(|by| format!("as delivered by {by}, "));
             let message =
                 format!("{}is defined differently at {first}{first_by}", by.unwrap_or_default());
             let problem = scope.problem(Severity::Error, origin.line, message);

@@ -148,7 +148,8 @@ impl Facts {
     fn add(&mut self, document: &Json, file: &str) {
         let evidence = |value: &str| Evidence { value: value.to_owned(), file: file.to_owned() };
         let is_object = is_object(document);
-        if is_object && document["kind"] == "ClusterConfig" {
+        let group = document["apiVersion"].as_str().and_then(|version| version.split('/').next());
+        if group == Some("eksctl.io") && document["kind"] == "ClusterConfig" {
             let field = |key: &str| {
                 let value = document["metadata"][key].as_str();
                 value.filter(|value| is_plain(value)).map(evidence)
@@ -281,8 +282,8 @@ mod tests {
 
     #[test]
     fn cluster_config_names_cluster_and_region() {
-        let config = "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata:\n  name: prod # ours\n  region: eu-west-1\n\
-                      managedNodeGroups:\n- name: web\n  availabilityZones: [eu-west-1b]\n";
+        let config = "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata:\n  \
+                      name: prod # ours\n  region: eu-west-1\nmanagedNodeGroups:\n- name: web\n  availabilityZones: [eu-west-1b]\n";
         let found = detect(&[("cluster.yaml", config)]);
         let evidence = |value: &str| {
             Some(Evidence { value: value.to_owned(), file: "cluster.yaml".to_owned() })

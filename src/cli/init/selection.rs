@@ -147,9 +147,9 @@ fn sources(
         taken.iter().filter(|path| !is_listed(path)).cloned().collect();
     let plain = tree.files.iter().filter(|file| is_manifest(file));
     let plain = plain.filter(|file| !taken.iter().any(|path| is_within(&file.path, path)));
-    let plain: BTreeSet<String> =
-        plain.map(|file| plain_source(&file.path, &unlisted).to_owned()).collect();
-    found.extend(plain.map(|path| SelectedSource { path, render: None }));
+    let plain = plain.map(|file| plain_source(&file.path, &unlisted).to_owned());
+    let plain: BTreeSet<String> = plain.collect();
+    found.extend(plain.into_iter().map(|path| SelectedSource { path, render: None }));
     found.into_iter().collect()
 }
 
