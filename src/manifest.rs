@@ -67,6 +67,7 @@ pub use chart_index::{
     ChartDependency, ChartVersion, chart_dependencies, chart_versions, is_exact_version,
     newest_in_range,
 };
+pub(crate) use cluster_alternatives::named;
 pub use cluster_alternatives::{Alternatives, AlternativesKind, cluster_alternatives};
 pub use cluster_directories::cluster_directories;
 pub use declared_objects::{DeclaredObject, declared_objects};
@@ -74,13 +75,14 @@ pub use delivery::IN_CLUSTER;
 pub use live_objects::read_live_objects;
 pub use manifest_sources::{candidate_paths, render_requests, source_requests};
 pub use manifest_text::use_settings_of;
+pub(crate) use manifest_text::{is_object, json_documents};
 pub use remote_reference::{RemoteReference, dependency_source, parse_remote_reference};
 pub(crate) use rendered_origins::STAGED_PREFIX;
 pub(crate) use repository_layout::KUSTOMIZATION;
 pub use repository_layout::{
     InflatedChart, KustomizationReferences, kustomization_references, stays_inside_repository,
 };
-pub(crate) use settings::normal_path;
+pub(crate) use settings::{is_for_tests, is_within, normal_path};
 pub use settings::{is_read_directly, read_fleet};
 pub use source_lock::read_source_lock;
 pub use tree_reader::{read, read_with_renderings};

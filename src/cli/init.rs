@@ -11,7 +11,8 @@ use super::error::CliError;
 use super::settings::{InitSettings, SourceSettings};
 use super::{Console, Exit, files, source_tree};
 use crate::catalog::Catalog;
-use crate::manifest::AlternativesKind;
+use crate::manifest::ports::RepositoryFiles;
+use crate::manifest::{AlternativesKind, named};
 use crate::model::desired::RepositoryLocation;
 use crate::model::shell::quote_word;
 use crate::render::escape;
@@ -60,7 +61,10 @@ pub(super) fn run(settings: &InitSettings, console: &mut Console) -> Result<Exit
         own_directory,
     };
     files::write(&file, &template.to_string())?;
-    console.print(&summary(path, &template))?;
+    let is_jsonnet =
+        |path: &&String| [".jsonnet", ".libsonnet"].iter().any(|end| path.ends_with(end));
+    let jsonnet = read.files.paths().iter().filter(is_jsonnet).count();
+    console.print(&summary(path, &template, jsonnet))?;
     Ok(Exit::Done)
 }
 
@@ -118,7 +122,7 @@ fn region_name(option: Option<&str>, detected: &Detected) -> Choice {
 }
 
 /// Returns what was found and the next steps.
-fn summary(path: &Path, template: &FleetTemplate<'_>) -> String {
+fn summary(path: &Path, template: &FleetTemplate<'_>, jsonnet: usize) -> String {
     let FleetTemplate { cluster, region, detected, .. } = template;
     let mut out = format!("Wrote {}.\n\nFound:\n", path.join(FILE).display());
     let counts = [
@@ -133,6 +137,9 @@ fn summary(path: &Path, template: &FleetTemplate<'_>) -> String {
         out.push_str("  no workloads and no pools\n");
     } else {
         let _ = writeln!(out, "  {}", counts.join(", "));
+    }
+    if let Some(files) = counted(jsonnet, "Jsonnet file") {
+        let _ = writeln!(out, "  {files} not read: render in CI, and commit the result");
     }
     for (what, Choice { value, why }) in [("cluster", cluster), ("region", region)] {
         let _ = writeln!(out, "  {what} {} ({})", escape(value), escape(why));
@@ -162,14 +169,13 @@ fn write_choices(out: &mut String, template: &FleetTemplate<'_>) {
             "  spec.sources lists {}, the directory of this cluster",
             escape(directory)
         );
-    } else if let Some(first) = detected.cluster_directories.first() {
-        let all: Vec<&str> = detected.cluster_directories.iter().map(String::as_str).collect();
-        let name = first.rsplit('/').next().unwrap_or_default();
+    } else if let Some(name) = detected.example_cluster() {
+        let all = detected.cluster_directories.iter().map(String::as_str);
         let _ = writeln!(
             out,
             "  several clusters: {}\n  name one, such as --name {} --force, or list its directory under \
              spec.sources",
-            escape(&all.join(", ")),
+            escape(&named(all)),
             escape(&quote_word(name))
         );
     }
@@ -191,8 +197,9 @@ fn write_choices(out: &mut String, template: &FleetTemplate<'_>) {
         let _ = writeln!(out, "  spec.delivery.clusters lists {}", escape(&own.join(", ")));
     }
     if !selection.sources.is_empty() {
-        let all: Vec<&str> = selection.sources.iter().map(|source| &*source.path).collect();
-        let _ = writeln!(out, "  spec.sources lists {}", escape(&all.join(", ")));
+        let all = named(selection.sources.iter().map(|source| &*source.path));
+        let count = counted(selection.sources.len(), "path").unwrap_or_default();
+        let _ = writeln!(out, "  spec.sources lists {count}: {}", escape(&all));
     } else if has_rendered && own_directory.is_none() {
         out.push_str("  kustomizations and charts are listed as comments under spec.sources\n");
     }

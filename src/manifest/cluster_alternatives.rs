@@ -94,6 +94,17 @@ impl Alternatives {
         is_overlays && self.choices.values().any(|directories| directories.contains(directory))
     }
 
+    /// Returns the largest directory above `directory` that holds no other alternative.
+    #[must_use]
+    pub fn own_root<'d>(&self, name: &str, directory: &'d str) -> &'d str {
+        let others = || self.choices.iter().filter(|(other, _)| *other != name);
+        let is_own = |root: &&str| {
+            !others().flat_map(|(_, directories)| directories).any(|path| is_within(path, root))
+        };
+        let above = directory.match_indices('/').map(|(at, _)| &directory[..at]);
+        above.chain([directory]).find(is_own).unwrap_or(directory)
+    }
+
     /// Returns the names of the alternatives for a message.
     #[must_use]
     pub fn named(&self) -> String {
@@ -154,7 +165,8 @@ impl Alternatives {
     }
 }
 
-fn named<'n>(names: impl Iterator<Item = &'n str>) -> String {
+/// Returns names for a message: the first few, and how many more there are.
+pub(crate) fn named<'n>(names: impl Iterator<Item = &'n str>) -> String {
     let names: Vec<&str> = names.collect();
     let more = match names.len().saturating_sub(NAMED_MAX) {
         0 => String::new(),
@@ -247,6 +259,20 @@ mod tests {
         assert_eq!(all.choice_of("hub"), Some("https://hub.example.com"));
         assert_eq!(all.choice_of("acme-prod-eu"), None, "two alternatives are parts of it");
         assert_eq!(all.choice_of("test"), None);
+    }
+
+    #[test]
+    fn root_of_an_alternative_holds_no_other() {
+        let overlay = |names: &[&str]| {
+            let choice = |path: &&str| ((*path).to_owned(), BTreeSet::from([(*path).to_owned()]));
+            let choices = names.iter().map(choice).collect();
+            Alternatives { kind: AlternativesKind::Destinations, choices }
+        };
+        let root = |paths: &[&'static str]| overlay(paths).own_root(paths[0], paths[0]);
+        assert_eq!(root(&["eu/apps/web", "us/apps/web"]), "eu");
+        assert_eq!(root(&["k8s/staging/web", "k8s/prod/web"]), "k8s/staging");
+        assert_eq!(root(&["o/dev", "o/prod/eu"]), "o/dev");
+        assert_eq!(root(&["o/prod", "o/prod/eu"]), "o/prod");
     }
 
     #[test]

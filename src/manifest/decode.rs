@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
+use super::delivery::DeliveryObject;
 use super::placeholder::{self, Vars};
 use super::yaml::{Scalar, YamlEntry, YamlNode, YamlValue, resolve};
 use crate::model::code::Code;
@@ -52,7 +53,7 @@ pub(super) struct ObjectContext<'a> {
     /// Source location of the object if a tool rendered the text.
     pub(super) rendered_origin: Option<&'a Origin>,
     /// The object that delivers this one, such as an Argo CD Application.
-    pub(super) delivered_by: Option<&'a str>,
+    pub(super) delivered_by: Option<&'a DeliveryObject>,
     /// Namespace rules of the delivery object.
     pub(super) namespaces: NamespaceRules<'a>,
     /// Text is literal: objects of a cluster have no placeholders.

@@ -17,6 +17,7 @@ mod label_selector;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use super::classify::DeliveryKind;
 use super::placeholder::Vars;
@@ -48,6 +49,13 @@ pub(super) struct DeliveryObject {
     pub(super) manifest_sets: Vec<Result<ManifestSet, String>>,
     /// The object that delivers it; `None` if it is in the tree itself.
     pub(super) delivered_by: Option<String>,
+}
+
+/// With its file, because clusters of one repository often have objects of the same name.
+impl fmt::Display for DeliveryObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.object, self.origin)
+    }
 }
 
 /// Manifests that are delivered together.

@@ -13,6 +13,7 @@ use super::placeholder::Vars;
 use super::repository_layout::{
     KustomizationFile, RepositoryLayout, is_kustomization, parent_directory,
 };
+use super::settings::is_for_tests;
 use super::yaml::{self, YamlNode};
 use crate::model::desired::{Tree, TreeFile};
 
@@ -32,6 +33,7 @@ pub(super) fn exclusive_overlays(
     layout: &RepositoryLayout,
     is_open: &dyn Fn(&str) -> bool,
 ) -> Vec<Alternatives> {
+    let is_open = |path: &str| is_open(path) && !is_for_tests(path);
     let objects = ObjectsByFile::new(tree, layout);
     let mut defined = DefinedIn::new();
     for (path, kustomization) in &layout.kustomizations {
@@ -191,6 +193,8 @@ mod tests {
         let (dev, prod) = ("overlays/dev/kustomization.yaml", "overlays/prod/kustomization.yaml");
         assert_eq!(with(&[(dev, overlay), (prod, overlay)]), [["dev", "prod"]]);
         assert_eq!(with(&[(dev, overlay)]), [[""; 0]; 0]);
+        let fixture = ("tests/overlays/prod/kustomization.yaml", "resources: [../../../base]");
+        assert_eq!(with(&[(dev, overlay), fixture]), [[""; 0]; 0]);
         let renamed = "resources: [../../base]\nnamePrefix: p-";
         assert_eq!(with(&[(dev, overlay), (prod, renamed)]), [[""; 0]; 0]);
         let component = "kind: Component\nresources: [../../base]";

@@ -257,7 +257,7 @@ fn visit_delivered(
         default: manifest_set.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACES.default),
         target: manifest_set.target_namespace.as_deref(),
     };
-    let delivered_by = Some(delivery.object.as_str());
+    let delivered_by = Some(delivery);
     match &manifest_set.content {
         ManifestContent::Files(files) => {
             let inside = tree.files.iter().filter(|file| files.contains(&file.path));

@@ -4,7 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde_json::Value as Json;
+
 use super::decode::{DEFAULT_NAMESPACES, NamespaceRules};
+use super::delivery::DeliveryObject;
 use super::placeholder::{self, Vars};
 use super::rendered_origins::RenderedOrigins;
 use super::repository_layout::is_kustomization;
@@ -40,7 +43,7 @@ pub(super) struct ManifestText<'a> {
     pub(super) vars: &'a Vars,
     pub(super) namespaces: NamespaceRules<'a>,
     /// The object that delivers it, such as an Argo CD Application.
-    pub(super) delivered_by: Option<&'a str>,
+    pub(super) delivered_by: Option<&'a DeliveryObject>,
     /// Source locations of its objects if a tool rendered it.
     pub(super) origins: Option<&'a RenderedOrigins<'a>>,
 }
@@ -96,6 +99,31 @@ pub(super) fn parse_documents<R>(
         Some(indented) if indented.fault.is_none() => take(indented),
         Some(_) | None => take(loaded),
     }
+}
+
+/// Returns the documents of a file as JSON, as far as they can be parsed.
+pub(crate) fn json_documents(file: &TreeFile) -> Vec<Json> {
+    let (Some(format), Ok(bytes)) = (FileFormat::from_path(&file.path), &file.content) else {
+        return Vec::new();
+    };
+    let Ok(text) = yaml::decode(bytes) else { return Vec::new() };
+    if format == FileFormat::Json && !text.contains("\"apiVersion\"") {
+        return Vec::new();
+    }
+    parse_documents(format, &text, &Vars::new(), |loaded| {
+        loaded.documents.iter().map(|document| yaml::to_json(&document.root)).collect()
+    })
+}
+
+/// Returns whether a document is a Kubernetes object, as its fields `apiVersion` and `kind` show.
+/// Encrypted and templated fields do not count.
+pub(crate) fn is_object(document: &Json) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '/' | '-');
+    let is_stated = |key| {
+        let text = document.get(key).and_then(Json::as_str);
+        text.is_some_and(|text| !text.is_empty() && text.chars().all(is_plain))
+    };
+    is_stated("apiVersion") && is_stated("kind")
 }
 
 /// Makes the settings files of `near` those of `whole`, in which `near` is the directory `directory`.

@@ -43,9 +43,18 @@ pub fn is_read_directly(fleet: &Fleet, path: &str) -> bool {
 }
 
 /// Returns whether the file `path` is `root` or below it. The empty root contains every file.
-pub(super) fn is_within(path: &str, root: &str) -> bool {
+pub(crate) fn is_within(path: &str, root: &str) -> bool {
     let rest = path.strip_prefix(root);
     root.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Names of directories with files for tests.
+const TESTS: [&str; 3] = ["fixtures", "testdata", "tests"];
+
+/// Returns whether the file at `path` is in a directory for tests. No cluster has its objects.
+pub(crate) fn is_for_tests(path: &str) -> bool {
+    let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+    directory.split('/').any(|part| TESTS.contains(&part))
 }
 
 #[cfg(test)]

@@ -95,7 +95,8 @@ pub(super) fn read(
         scope: root.field.scope,
         origin: meta.origin.clone(),
     };
-    let delivered_by = root.field.scope.delivered_by.unwrap_or(id.namespace.as_str());
+    let delivered_by =
+        root.field.scope.delivered_by.map_or(id.namespace.as_str(), |by| by.object.as_str());
     if matches!(kind, WorkloadKind::Job | WorkloadKind::Pod)
         && let Some(hook) = hooks::hook(&meta.annotations, &id.name, delivered_by)
     {

@@ -2,11 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value as Json;
+
 use crate::manifest::{
     Alternatives, AlternativesKind, KUSTOMIZATION, cluster_alternatives, cluster_directories,
-    kustomization_references, normal_path, read,
+    is_for_tests, is_object, is_within, json_documents, kustomization_references, normal_path,
+    read,
 };
-use crate::model::desired::{Fleet, RepositoryLocation, Tree, TreeFile};
+use crate::model::desired::{Fleet, RepositoryLocation, Tree, is_settings_file};
+
+/// Key of the tag by which Karpenter finds subnets and security groups of a cluster.
+const DISCOVERY: &str = "karpenter.sh/discovery";
 
 /// A value with the file that states it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,10 +50,12 @@ impl Detected {
     /// Detects the contents of a directory of the repository at `location`.
     pub(in crate::cli) fn from_repository(tree: &Tree, location: &RepositoryLocation) -> Self {
         let desired = read(tree, &Fleet::default());
-        let configs: Vec<Evidence> = cluster_config_values(tree, "name");
-        let discovered = values_of_key(tree, "karpenter.sh/discovery");
-        let zones = zones(tree);
-        let region = only(cluster_config_values(tree, "region")).or_else(|| region_of(&zones));
+        let charts = charts(tree);
+        let facts = Facts::from_tree(tree, &charts);
+        let Facts { names, discovered, regions, zones, region_fields } = facts;
+        // Files that contradict each other are no evidence, and neither are weaker ones then.
+        let stated = [regions, regions_of(&zones), region_fields];
+        let region = stated.into_iter().find(|found| !found.is_empty()).and_then(only);
         let is_inside =
             |zone: &String| region.as_ref().is_some_and(|region| zone.starts_with(&region.value));
         Self {
@@ -57,8 +65,8 @@ impl Detected {
             kustomizations: kustomizations(tree),
             cluster_directories: delivering_directories(tree),
             alternatives: cluster_alternatives(tree, location),
-            charts: charts(tree),
-            cluster: only(configs).or_else(|| only(discovered)),
+            charts,
+            cluster: only(names).or_else(|| only(discovered)),
             zones: zones.into_iter().map(|zone| zone.value).filter(is_inside).collect(),
             region,
         }
@@ -69,10 +77,18 @@ impl Detected {
         self.alternatives.iter().any(|all| all.kind == AlternativesKind::Destinations)
     }
 
-    /// Returns the directory of the cluster `name`.
+    /// Returns the only directory that has a part with the name of the cluster.
     pub(in crate::cli) fn directory_of(&self, name: &str) -> Option<&str> {
-        let mut all = self.cluster_directories.iter().map(String::as_str);
-        all.find(|directory| directory.rsplit('/').next() == Some(name))
+        let all = self.cluster_directories.iter().map(String::as_str);
+        let mut meant = all.filter(|directory| directory.split('/').any(|part| part == name));
+        meant.next().filter(|_| meant.next().is_none())
+    }
+
+    /// Returns a name that means the directory of one cluster.
+    pub(in crate::cli) fn example_cluster(&self) -> Option<&str> {
+        let directory = self.cluster_directories.first()?;
+        let is_name = |part: &&str| self.directory_of(part).is_some();
+        directory.rsplit('/').find(is_name).or(Some(directory))
     }
 }
 
@@ -98,68 +114,97 @@ fn only(found: Vec<Evidence>) -> Option<Evidence> {
     found.into_iter().next().filter(|_| is_one)
 }
 
-fn lines(file: &TreeFile) -> Vec<String> {
-    let Ok(bytes) = &file.content else { return Vec::new() };
-    String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect()
+/// What the files state about their cluster, with a value for each place.
+#[derive(Debug, Default)]
+struct Facts {
+    /// Names in eksctl's `ClusterConfig`.
+    names: Vec<Evidence>,
+    /// Values of Karpenter's discovery tag.
+    discovered: Vec<Evidence>,
+    /// Regions in eksctl's `ClusterConfig`.
+    regions: Vec<Evidence>,
+    /// Zones in objects, such as `eu-west-1a`.
+    zones: Vec<Evidence>,
+    /// Values of fields that name a region of AWS.
+    region_fields: Vec<Evidence>,
 }
 
-/// Returns a plain value of `KEY: VALUE`; not a placeholder or a template.
-fn value_of<'l>(line: &'l str, key: &str) -> Option<&'l str> {
-    let rest = line.trim_start().trim_start_matches("- ").trim_matches(['"', '\'']);
-    let rest = rest.strip_prefix(key)?.trim_start_matches(['"', '\'']).strip_prefix(':')?;
-    let value = rest.split(" #").next().unwrap_or_default().trim().trim_matches(['"', '\'']);
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    (!value.is_empty() && value.chars().all(is_plain)).then_some(value)
-}
-
-fn values_of_key(tree: &Tree, key: &str) -> Vec<Evidence> {
-    let of_file = |file: &TreeFile| {
-        let found: Vec<Evidence> = lines(file)
-            .iter()
-            .filter_map(|line| value_of(line, key))
-            .map(|value| Evidence { value: value.to_owned(), file: file.path.to_string() })
-            .collect();
-        found
-    };
-    tree.files.iter().flat_map(of_file).collect()
-}
-
-/// Returns a field of the metadata of each eksctl `ClusterConfig`.
-fn cluster_config_values(tree: &Tree, field: &str) -> Vec<Evidence> {
-    let mut found = Vec::new();
-    for file in &tree.files {
-        let (mut is_config, mut in_metadata, mut value) = (false, false, None);
-        for line in lines(file).iter().map(String::as_str).chain(["---"]) {
-            if line.starts_with("---") {
-                if let (true, Some(value)) = (is_config, value.take()) {
-                    found.push(Evidence { value, file: file.path.to_string() });
+impl Facts {
+    /// Reads objects, and settings that are no defaults of a chart.
+    fn from_tree(tree: &Tree, charts: &BTreeSet<String>) -> Self {
+        let mut facts = Self::default();
+        let is_input = |path: &str| !is_for_tests(path) && !is_settings_file(path);
+        for file in tree.files.iter().filter(|file| is_input(&file.path)) {
+            let in_chart = charts.iter().any(|chart| is_within(&file.path, chart));
+            for document in json_documents(file) {
+                if is_object(&document) || !in_chart {
+                    facts.add(&document, &file.path);
                 }
-                (is_config, in_metadata, value) = (false, false, None);
-            } else if !line.starts_with([' ', '#']) && !line.is_empty() {
-                is_config |= value_of(line, "kind") == Some("ClusterConfig");
-                in_metadata = line.starts_with("metadata:");
-            } else if in_metadata && value.is_none() {
-                value = value_of(line, field).map(str::to_owned);
             }
         }
+        facts
     }
-    found
+
+    fn add(&mut self, document: &Json, file: &str) {
+        let evidence = |value: &str| Evidence { value: value.to_owned(), file: file.to_owned() };
+        let is_object = is_object(document);
+        let group = document["apiVersion"].as_str().and_then(|version| version.split('/').next());
+        if group == Some("eksctl.io") && document["kind"] == "ClusterConfig" {
+            let field = |key: &str| {
+                let value = document["metadata"][key].as_str();
+                value.filter(|value| is_plain(value)).map(evidence)
+            };
+            self.names.extend(field("name"));
+            self.regions.extend(field("region"));
+        }
+        visit_texts(document, ["", ""], &mut |keys, text| {
+            if is_object && keys[1] == DISCOVERY && is_plain(text) {
+                self.discovered.push(evidence(text));
+            }
+            if is_object && is_zone(text) {
+                self.zones.push(evidence(text));
+            }
+            if is_region_field(keys) && is_zone(&format!("{text}a")) {
+                self.region_fields.push(evidence(text));
+            }
+        });
+    }
 }
 
-/// Returns each zone that a file names, such as `eu-west-1a`.
-fn zones(tree: &Tree) -> Vec<Evidence> {
-    let mut found = Vec::new();
-    for file in &tree.files {
-        for line in lines(file).iter().filter(|line| !line.trim_start().starts_with('#')) {
-            let words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-            found.extend(
-                words
-                    .filter(|word| is_zone(word))
-                    .map(|word| Evidence { value: word.to_owned(), file: file.path.to_string() }),
-            );
+/// Returns whether a text is not empty, no placeholder and no template.
+fn is_plain(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    !text.is_empty() && text.chars().all(is_plain)
+}
+
+/// Visits each text with its key and the key above. Items of a list have the keys of the list, and
+/// the value of an environment variable has its name.
+fn visit_texts<'j>(
+    value: &'j Json,
+    keys: [&'j str; 2],
+    take: &mut dyn FnMut([&'j str; 2], &'j str),
+) {
+    match value {
+        Json::String(text) => take(keys, text),
+        Json::Array(items) => items.iter().for_each(|item| visit_texts(item, keys, take)),
+        Json::Object(fields) => {
+            let text = |key| fields.get(key).and_then(Json::as_str);
+            if let (Some(name), Some(value)) = (text("name"), text("value")) {
+                take([keys[1], name], value);
+            }
+            for (key, value) in fields {
+                visit_texts(value, [keys[1], key], take);
+            }
         }
+        Json::Null | Json::Bool(_) | Json::Number(_) => {}
     }
-    found
+}
+
+/// Returns whether a field names a region of AWS: `awsRegion` in any spelling, or `region` below
+/// `aws`. Other regions may be those of a bucket.
+fn is_region_field([above, key]: [&str; 2]) -> bool {
+    let plain = key.replace(['-', '_'], "").to_ascii_lowercase();
+    plain == "awsregion" || plain == "region" && above.eq_ignore_ascii_case("aws")
 }
 
 fn is_zone(word: &str) -> bool {
@@ -175,12 +220,12 @@ fn is_zone(word: &str) -> bool {
         && is_end
 }
 
-fn region_of(zones: &[Evidence]) -> Option<Evidence> {
-    let regions = zones.iter().map(|zone| Evidence {
+fn regions_of(zones: &[Evidence]) -> Vec<Evidence> {
+    let region = |zone: &Evidence| Evidence {
         value: zone.value[..zone.value.len() - 1].to_owned(),
         file: zone.file.clone(),
-    });
-    only(regions.collect())
+    };
+    zones.iter().map(region).collect()
 }
 
 fn parent(path: &str) -> &str {
@@ -225,6 +270,7 @@ fn charts(tree: &Tree) -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::desired::TreeFile;
 
     fn detect(files: &[(&str, &str)]) -> Detected {
         let file = |(path, text): &(&str, &str)| TreeFile {
@@ -236,8 +282,8 @@ mod tests {
 
     #[test]
     fn cluster_config_names_cluster_and_region() {
-        let config = "kind: ClusterConfig\nmetadata:\n  name: prod # ours\n  region: eu-west-1\n\
-                      managedNodeGroups:\n- name: web\n  availabilityZones: [eu-west-1b]\n";
+        let config = "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata:\n  \
+                      name: prod # ours\n  region: eu-west-1\nmanagedNodeGroups:\n- name: web\n  availabilityZones: [eu-west-1b]\n";
         let found = detect(&[("cluster.yaml", config)]);
         let evidence = |value: &str| {
             Some(Evidence { value: value.to_owned(), file: "cluster.yaml".to_owned() })
@@ -248,7 +294,12 @@ mod tests {
 
     #[test]
     fn two_names_are_no_evidence() {
-        let tag = |name: &str| format!("tags:\n  karpenter.sh/discovery: {name}\n");
+        let tag = |name: &str| {
+            format!(
+                "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nspec:\n  tags:\n    \
+                 karpenter.sh/discovery: {name}\n"
+            )
+        };
         let (one, two) = (tag("one"), tag("two"));
         assert!(detect(&[("a.yaml", &one), ("b.yaml", &two)]).cluster.is_none());
         assert_eq!(
@@ -256,6 +307,47 @@ mod tests {
             Some("one")
         );
         assert!(detect(&[("a.yaml", &tag("${NAME}"))]).cluster.is_none());
+    }
+
+    #[test]
+    fn region_is_that_of_objects_and_region_fields() {
+        let region = |files: &[(&str, &str)]| detect(files).region.map(|found| found.value);
+        let of = |text: &str| region(&[("a.yaml", text)]);
+        let object = "apiVersion: v1\nkind: ConfigMap\n";
+        let found = Some("us-east-2".to_owned());
+        assert_eq!(of(&format!("{object}zones: [us-east-2a, us-east-2b]\n")), found);
+        assert_eq!(of("env: [{name: AWS_REGION, value: us-east-2}]\n"), found);
+        assert_eq!(of("settings: {aws: {region: us-east-2}}\n"), found);
+        // Prose, values of a chart, other regions and files of tests are none of the cluster.
+        let dashboard = "{\"title\": \"queues of us-east-2a\", \"zone\": \"us-east-2a\"}";
+        assert_eq!(region(&[("dashboard.json", dashboard)]), None);
+        assert_eq!(of(&format!("{object}data: {{text: 'moved to us-east-2a'}}\n")), None);
+        assert_eq!(of("zones: [us-east-2a]\nbucket: {region: us-east-2}\n"), None);
+        let chart = ("web/Chart.yaml", "name: web\n");
+        assert_eq!(region(&[chart, ("web/values.yaml", "awsRegion: us-east-2\n")]), None);
+        assert_eq!(region(&[("tests/a.yaml", "awsRegion: us-east-2\n")]), None);
+        let other = format!("{object}zone: eu-west-1a\n");
+        let fields = "awsRegion: us-east-2\n";
+        assert_eq!(region(&[("a.yaml", &other), ("b.yaml", fields)]), Some("eu-west-1".to_owned()));
+        let own = "apiVersion: fleetwright.dev/v1\nkind: Fleet\nspec: {zones: [us-east-2a]}\n";
+        assert_eq!(region(&[("fleetwright.yaml", own)]), None);
+    }
+
+    #[test]
+    fn values_name_no_cluster() {
+        let values = "nodeClass: {tags: {karpenter.sh/discovery: in-cluster}}\n";
+        assert!(detect(&[("values.yaml", values)]).cluster.is_none());
+    }
+
+    #[test]
+    fn directory_of_a_cluster_is_named_by_any_part_of_its_own() {
+        let sync = "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\n";
+        let found = detect(&[
+            ("prod/k8s/flux-system/gotk-sync.yaml", sync),
+            ("staging/k8s/flux-system/gotk-sync.yaml", sync),
+        ]);
+        assert_eq!(found.directory_of("staging"), Some("staging/k8s"));
+        assert_eq!((found.directory_of("k8s"), found.example_cluster()), (None, Some("prod")));
     }
 
     #[test]

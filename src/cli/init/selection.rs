@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::detect::Detected;
 use crate::cli::error::CliError;
-use crate::manifest::{Alternatives, AlternativesKind, IN_CLUSTER, KUSTOMIZATION};
+use crate::manifest::{Alternatives, AlternativesKind, IN_CLUSTER, KUSTOMIZATION, is_within};
 use crate::model::desired::{Tree, TreeFile};
 
 /// A source of `spec.sources`.
@@ -42,10 +42,14 @@ impl Selection {
     ) -> Result<Self, CliError> {
         let mut selection = Self::default();
         let (mut chosen, mut rejected) = (BTreeSet::new(), BTreeSet::new());
+        let mut excluded = BTreeSet::new();
+        // The template lists the directory of the cluster, and then no overlay is read by itself.
+        let has_directory = detected.directory_of(name).is_some();
         for alternatives in &detected.alternatives {
-            // The template lists these.
-            if alternatives.kind == AlternativesKind::Directories {
-                continue;
+            match alternatives.kind {
+                AlternativesKind::Directories => continue,
+                AlternativesKind::Overlays { .. } if has_directory => continue,
+                AlternativesKind::Overlays { .. } | AlternativesKind::Destinations => {}
             }
             let is_destinations = alternatives.kind == AlternativesKind::Destinations;
             let wanted = destination.filter(|_| is_destinations).unwrap_or(name);
@@ -64,6 +68,8 @@ impl Selection {
             for (name, directories) in &alternatives.choices {
                 let into = if name == choice { &mut chosen } else { &mut rejected };
                 into.extend(directories.iter().cloned());
+                let roots = directories.iter().map(|path| alternatives.own_root(name, path));
+                excluded.extend(roots.filter(|_| name != choice).map(str::to_owned));
             }
         }
         if destination.is_some() && !detected.has_destinations() {
@@ -71,7 +77,11 @@ impl Selection {
             return Err(unknown_destination(wanted, &[]));
         }
         if !chosen.is_empty() {
-            selection.sources = sources(tree, detected, &chosen, &rejected);
+            // Of two groups of overlays, one may be inside the other.
+            let holds_chosen = |root: &String| chosen.iter().any(|path| is_within(path, root));
+            excluded.retain(|root| !holds_chosen(root));
+            excluded.extend(rejected.iter().cloned());
+            selection.sources = sources(tree, detected, &chosen, &excluded);
             let all = rejected.into_iter().map(|path| overlay(detected, path));
             selection.other_overlays = all.collect();
         }
@@ -106,35 +116,40 @@ fn overlay(detected: &Detected, path: String) -> SelectedSource {
     SelectedSource { path, render }
 }
 
-/// Returns the chosen overlays, and everything that belongs to no overlay.
+/// Returns the chosen overlays, and everything that belongs to no overlay and is in none of the
+/// directories `excluded`.
 fn sources(
     tree: &Tree,
     detected: &Detected,
     chosen: &BTreeSet<String>,
-    rejected: &BTreeSet<String>,
+    excluded: &BTreeSet<String>,
 ) -> Vec<SelectedSource> {
+    let is_excluded = |path: &String| excluded.iter().any(|root| is_within(path, root));
+    let is_overlay = |path: &String| {
+        detected.alternatives.iter().any(|all| all.choices.values().flatten().any(|d| d == path))
+    };
     let mut found: BTreeSet<SelectedSource> =
         chosen.iter().map(|path| overlay(detected, path.clone())).collect();
-    let is_rejected = |path: &&String| {
-        detected.alternatives.iter().any(|all| all.choices.values().flatten().any(|d| d == *path))
-    };
-    let rest = detected.kustomizations.iter().filter(|path| !is_rejected(path));
+    let rest = detected.kustomizations.iter();
+    let rest = rest.filter(|path| !is_overlay(path) && !is_excluded(path));
     found.extend(rest.map(|path| overlay(detected, path.clone())));
-    found.extend(
-        detected
-            .charts
-            .iter()
-            .map(|path| SelectedSource { path: path.clone(), render: Some("helm") }),
-    );
+    let charts = detected.charts.iter().filter(|path| !is_excluded(path));
+    found.extend(charts.map(|path| SelectedSource { path: path.clone(), render: Some("helm") }));
     let kustomizations = tree.files.iter().filter_map(|file| {
         let (directory, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
         KUSTOMIZATION.contains(&name).then(|| directory.to_owned())
     });
     let mut taken: BTreeSet<String> = kustomizations.collect();
-    taken.extend(chosen.iter().chain(rejected).chain(&detected.charts).cloned());
+    taken.extend(chosen.iter().chain(excluded).chain(&detected.charts).cloned());
+    // The source of a directory may hold further sources.
+    let is_listed = |path: &str| found.iter().any(|source| is_within(path, &source.path));
+    let unlisted: BTreeSet<String> =
+        taken.iter().filter(|path| !is_listed(path)).cloned().collect();
     let plain = tree.files.iter().filter(|file| is_manifest(file));
-    let plain = plain.filter_map(|file| plain_source(&file.path, &taken));
-    found.extend(plain.map(|path| SelectedSource { path, render: None }));
+    let plain = plain.filter(|file| !taken.iter().any(|path| is_within(&file.path, path)));
+    let plain = plain.map(|file| plain_source(&file.path, &unlisted).to_owned());
+    let plain: BTreeSet<String> = plain.collect();
+    found.extend(plain.into_iter().map(|path| SelectedSource { path, render: None }));
     found.into_iter().collect()
 }
 
@@ -146,18 +161,11 @@ fn is_manifest(file: &TreeFile) -> bool {
         && String::from_utf8_lossy(bytes).contains("apiVersion")
 }
 
-/// Returns the largest directory of the file at `path` that holds none of `taken`, else the file.
-fn plain_source(path: &str, taken: &BTreeSet<String>) -> Option<String> {
-    let is_below = |path: &str, directory: &str| {
-        directory.is_empty()
-            || path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
-    };
-    if taken.iter().any(|directory| is_below(path, directory)) {
-        return None;
-    }
-    let is_free = |directory: &&str| !taken.iter().any(|taken| is_below(taken, directory));
+/// Returns the largest directory of the file at `path` that holds none of `excluded`, else the file.
+fn plain_source<'p>(path: &'p str, excluded: &BTreeSet<String>) -> &'p str {
+    let is_free = |directory: &&str| !excluded.iter().any(|path| is_within(path, directory));
     let mut directories = path.match_indices('/').map(|(at, _)| &path[..at]);
-    Some(directories.find(is_free).unwrap_or(path).to_owned())
+    directories.find(is_free).unwrap_or(path)
 }
 
 #[cfg(test)]
@@ -205,6 +213,67 @@ mod tests {
         assert!(text.contains(expected), "{text}");
         let ran = run_command(&["validate", path]);
         assert!(!ran.out.contains("several-overlays"), "{}", ran.out);
+    }
+
+    #[test]
+    fn init_excludes_the_directories_of_other_clusters() {
+        let overlay = "resources: [../../base]\n";
+        let config = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}";
+        let application = "{apiVersion: argoproj.io/v1alpha1, kind: Application, metadata: {name: web}, \
+                           spec: {source: {repoURL: https://example.com/x, path: us/apps}, \
+                           destination: {server: 'https://kubernetes.default.svc'}}}";
+        let mut files = vec![
+            ("base/kustomization.yaml", "resources: [web.yaml]\n"),
+            ("base/web.yaml", WEB),
+            ("eu/apps/web/kustomization.yaml", "resources: [../../../base]\n"),
+            ("eu/jobs/kustomization.yaml", overlay),
+            ("eu/argo.yaml", config),
+            ("us/apps/web/kustomization.yaml", "resources: [../../../base]\n"),
+            ("us/jobs/kustomization.yaml", "resources: [job.yaml]\n"),
+            ("us/jobs/job.yaml", config),
+            ("us/argo/web.yaml", application),
+            ("us/chart/Chart.yaml", "name: web\n"),
+        ];
+        let others: Vec<String> = (0..9).map(|n| format!("other{n}.yaml")).collect();
+        files.extend(others.iter().map(|path| (path.as_str(), config)));
+        let directory = directory(&files);
+        let path = directory.path().to_str().expect("UTF-8");
+        let ran = run_command(&["init", path, "--name", "eu"]);
+        assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+        let listed = "spec.sources lists 12 paths: eu, eu/apps/web, eu/jobs, other0.yaml, other1.yaml \
+                      and 7 more\n";
+        assert!(ran.out.contains(listed), "{}", ran.out);
+        let text =
+            std::fs::read_to_string(directory.path().join(super::super::FILE)).expect("read");
+        let (_, sources) = text.split_once("  sources:\n").expect("sources");
+        let expected = "    - path: eu\n    - path: eu/apps/web\n      render: kustomize\n    \
+                        - path: eu/jobs\n      render: kustomize\n    - path: other0.yaml\n";
+        assert!(sources.starts_with(expected), "{text}");
+        assert!(!sources.contains("- path: us\n") && !sources.contains("    - path: us"), "{text}");
+    }
+
+    #[test]
+    fn directory_of_a_cluster_needs_no_overlays() {
+        let sync = "{apiVersion: kustomize.toolkit.fluxcd.io/v1, kind: Kustomization}";
+        let overlay = "resources: [../../../base]\n";
+        let directory = directory(&[
+            ("base/kustomization.yaml", "resources: [web.yaml]\n"),
+            ("base/web.yaml", WEB),
+            ("k8s/prod/flux-system/gotk-sync.yaml", sync),
+            ("k8s/prod/web/kustomization.yaml", overlay),
+            ("k8s/staging/flux-system/gotk-sync.yaml", sync),
+            ("k8s/staging/web/kustomization.yaml", overlay),
+        ]);
+        let path = directory.path().to_str().expect("UTF-8");
+        let ran = run_command(&["init", path]);
+        let several = "several clusters: k8s/prod, k8s/staging\n  name one, such as --name prod";
+        assert!(ran.out.contains(several), "{}", ran.out);
+        let ran = run_command(&["init", path, "--name", "prod", "--force"]);
+        assert!(ran.out.contains("spec.sources lists k8s/prod, the directory"), "{}", ran.out);
+        let text =
+            std::fs::read_to_string(directory.path().join(super::super::FILE)).expect("read");
+        let expected = "  sources:\n    - path: k8s/prod\n  #   - path: k8s/staging\n";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl SourceContext<'_> {
                 origin: manifest.origin(root),
                 object: delivery_name(delivery_kind, root, manifest),
                 manifest_sets,
-                delivered_by: manifest.delivered_by.map(str::to_owned),
+                delivered_by: manifest.delivered_by.map(|by| by.object.clone()),
             });
         });
         // An object that delivers itself appears twice: in its file and in its own output.
@@ -187,7 +187,7 @@ impl SourceContext<'_> {
             let Ok(text) = yaml::decode(bytes) else { return };
             // As Flux does before it applies objects. A text that is no YAML afterwards stays as it is.
             let is_delivered =
-                manifest.delivered_by.is_some_and(|by| by.starts_with("Kustomization "));
+                manifest.delivered_by.is_some_and(|by| by.object.starts_with("Kustomization "));
             let substituted = substitute_documents(&text, manifest.vars);
             let is_used = is_delivered && is_yaml(&substituted);
             let text: &str = if is_used { &substituted } else { &text };

@@ -83,6 +83,35 @@ fn fleet(rest: &str) -> String {
 }
 
 #[test]
+fn contradicting_objects_name_both_delivering_files() {
+    let sync = |path: &str| {
+        format!(
+            "apiVersion: kustomize.toolkit.fluxcd.io/v1\nkind: Kustomization\n\
+             metadata: {{name: flux-system, namespace: flux-system}}\n\
+             spec: {{path: {path}, sourceRef: {{kind: GitRepository, name: flux-system}}}}\n"
+        )
+    };
+    let note = ", annotations: {config.kubernetes.io/origin: 'path: ../tree/base/pods.yaml'}";
+    let (prod, staging) = (pod("a", note), pod("a", note).replace("cpu: 1", "cpu: 2"));
+    let scenario = DeliveryScenario::new(&[
+        ("base/kustomization.yaml", "resources: [pods.yaml]"),
+        ("base/pods.yaml", &pod("a", "")),
+        ("k8s/prod/sync.yaml", &sync("apps/prod")),
+        ("k8s/staging/sync.yaml", &sync("apps/staging")),
+        ("apps/prod/kustomization.yaml", "resources: [../../base]"),
+        ("apps/staging/kustomization.yaml", "resources: [../../base]"),
+    ]);
+    let scenario = scenario.rendered("apps/prod", &prod, &["base/pods.yaml"]);
+    let scenario = scenario.rendered("apps/staging", &staging, &["base/pods.yaml"]);
+    let problems = scenario.read().problems;
+    let messages: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
+    let expected = "as delivered by Kustomization flux-system/flux-system \
+                    (k8s/staging/sync.yaml:1), is defined differently at base/pods.yaml:1, by \
+                    Kustomization flux-system/flux-system (k8s/prod/sync.yaml:1)";
+    assert_eq!(messages, [expected]);
+}
+
+#[test]
 fn a_rendered_source_keeps_the_origins_of_its_files() {
     let fleet = fleet("  sources: [{path: prod, render: kustomize}, {path: plain}]\n");
     let scenario = DeliveryScenario::new(&[
