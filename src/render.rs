@@ -50,7 +50,7 @@ pub use explain::{
 pub use forecast::forecast_text;
 pub use html::{RepositoryFacts, html, html_with_facts};
 pub use markdown::{MARKDOWN_CHARS_MAX, MarkdownStyle, code, markdown, prose};
-pub use problems::{RepositoryCounts, problems_json, problems_text};
+pub use problems::{RepositoryCounts, incompleteness_text, problems_json, problems_text};
 pub use sarif::problems_sarif;
 pub use stream::{
     STREAM_VERSION, StreamChange, StreamCounts, StreamDiagnostic, StreamHook, StreamLevel,

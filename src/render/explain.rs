@@ -273,7 +273,7 @@ impl<'a> PodExplanation<'a> {
             page.text(format!(
                 "  {} planned, decided by {}",
                 count(counts.planned, "pod"),
-                decider(decided_by)
+                decider(decided_by, self.plan)
             ));
             page.text(format!(
                 "  floor {}, live {}, ceiling {}",

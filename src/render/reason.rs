@@ -16,6 +16,7 @@ use crate::plan::wire::{
     BlockReason, Change, Condition, Decider, KeepReason, LaunchReason, Reason, Rejection,
     RetireReason, WaveStep,
 };
+use crate::plan::{Plan, is_incomplete};
 
 /// Most workloads in one sentence.
 const WORKLOADS_MAX: usize = 2;
@@ -241,10 +242,13 @@ pub(super) fn cause(rejection: &Rejection) -> String {
     format!("{count}[{reason}] {detail}").trim_end().to_owned()
 }
 
-/// Returns the source of a replica count.
-pub(super) fn decider(decider: &Decider) -> String {
+/// Returns the source of a replica count in a plan.
+pub(super) fn decider(decider: &Decider, plan: &Plan) -> String {
     match decider {
         Decider::Git => "the repository".to_owned(),
+        Decider::World if is_incomplete(plan) => {
+            "the cluster, as it is not in the files that could be read".to_owned()
+        }
         Decider::World => "the cluster, as the repository does not declare it".to_owned(),
         Decider::Removed => "its removal from the repository".to_owned(),
         Decider::Schedule { because } if because.is_empty() => "its schedule".to_owned(),
