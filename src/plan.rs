@@ -44,7 +44,7 @@ pub use compare::{Difference, DifferenceRow, PlanOverview, compare, difference};
 pub use completeness::is_incomplete;
 pub use cordons::{StaleCordon, is_managed_member, stale_cordons, unmanaged_instances};
 pub use digest::{digest, has_complete_digest};
-pub use drift::{drift, has_drift};
+pub use drift::{drift, has_drift, manual_changes};
 pub use identity::{
     PlanSource, change_id, client_token, has_complete_identity, plan_id, set_identity, totals,
 };

@@ -219,6 +219,23 @@ pub enum RetireReason {
     Requested,
 }
 
+/// A field in which a node or its instance differs from its pool or node class.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DriftedField {
+    /// Name of the field, such as `taint KEY`, `label KEY` or `tag KEY`.
+    pub field: String,
+    /// Value on the node.
+    pub is: String,
+    /// Declared value.
+    pub declared: String,
+}
+
+impl From<DriftedField> for RetireReason {
+    fn from(DriftedField { field, is, declared }: DriftedField) -> Self {
+        Self::Drifted { field, is, declared }
+    }
+}
+
 impl RetireReason {
     /// Returns true if the `terminationGracePeriod` of the pool bounds a drain for this reason. A
     /// drain that only saves cost, or that a user asks for, is abandoned instead.
