@@ -6,6 +6,7 @@
 //! the time is an argument.
 
 mod approval;
+mod blocked;
 mod breakdown;
 pub mod canonical;
 mod changes_only;
@@ -38,6 +39,7 @@ pub mod adr_0014 {}
 pub mod adr_0017 {}
 
 pub use approval::{Approval, ApprovalError, Approvals, approve, verify_approvals};
+pub use blocked::is_blocked;
 pub use breakdown::breakdown;
 pub use changes_only::{RowSelection, UNCHANGED_BYTES_MAX};
 pub use compare::{Difference, DifferenceRow, PlanOverview, compare, difference};

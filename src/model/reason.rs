@@ -282,7 +282,7 @@ pub enum KeepReason {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         nodes: Option<u32>,
     },
-    /// A rule blocks changes of the node.
+    /// A rule blocks changes of the node, whether or not one is due.
     #[serde(rename = "blocked")]
     Blocked {
         /// Blocking rule.
@@ -364,6 +364,9 @@ pub enum BlockReason {
     /// A disruption budget of the pool is exhausted.
     #[serde(rename = "budget")]
     Budget,
+    /// An active disruption budget of the pool allows no removal of empty or underutilized nodes.
+    #[serde(rename = "budget-zero")]
+    BudgetZero,
     /// The pool has a fixed number of nodes.
     #[serde(rename = "static-pool")]
     StaticPool,

@@ -198,7 +198,9 @@ fn block(reason: &BlockReason) -> String {
         }
         BlockReason::NotReady => "the node is not Ready".to_owned(),
         BlockReason::NotTargeted => "left out by --target or --exclude".to_owned(),
-        BlockReason::Budget => "a disruption budget of its pool allows no removal now".to_owned(),
+        BlockReason::Budget | BlockReason::BudgetZero => {
+            "a disruption budget of its pool allows no removal now".to_owned()
+        }
         BlockReason::ProtectedPod { workload, budget } => {
             format!("disruption budget {budget} never lets a pod of {workload} be evicted")
         }

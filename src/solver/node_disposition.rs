@@ -194,7 +194,7 @@ impl ExistingNodeBuilder<'_> {
             return blocked(BlockReason::ConsolidateAfter { seconds });
         }
         if is_blocked_by_budget("Empty") {
-            return blocked(BlockReason::Budget);
+            return blocked(BlockReason::BudgetZero);
         }
         match pool.consolidation {
             Consolidation::WhenEmptyOrUnderutilized | Consolidation::Balanced

@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 
 use super::changes;
 use super::pools::{apply_and_check, cores};
-use crate::model::desired::{Expiry, Problem};
+use crate::model::desired::{Budget, Consolidation, Expiry, Problem};
 use crate::model::ids::Origin;
 use crate::model::reason::RetireReason;
 use crate::model::requirement::label;
@@ -19,6 +19,14 @@ use crate::testing::{Scenario, workload_id};
 fn changed(report: &Plan) -> Vec<String> {
     let rows = report.capacity.explain.iter();
     rows.flat_map(manual_changes).map(|drifted| drifted.field).collect()
+}
+
+fn budget(nodes: &str) -> Budget {
+    Budget { nodes: nodes.to_owned(), reasons: Vec::new(), schedule: None, duration: None }
+}
+
+fn do_not_disrupt() -> (String, String) {
+    ("karpenter.sh/do-not-disrupt".to_owned(), "true".to_owned())
 }
 
 /// Returns a running node with a label and a taint that a user set.
@@ -118,4 +126,67 @@ fn absence_from_a_broken_repository_is_no_removal() {
     scenario.desired.pools = pools;
     scenario.desired.problems.clear();
     assert!(changes(&scenario.plan()).1 > 0);
+}
+
+/// Returns the number of blocked nodes of a plan without changes.
+fn blocked(scenario: &Scenario) -> u32 {
+    let plan = scenario.plan();
+    assert_eq!(changes(&plan), (0, 0));
+    plan.summary.blocked
+}
+
+type Rule<'a> = &'a dyn Fn(&mut Scenario);
+
+#[test]
+fn protected_nodes_without_a_due_change_are_not_blocked() {
+    let rules: [Rule<'_>; 6] = [
+        &|scenario| scenario.pool().consolidation = Consolidation::WhenEmpty,
+        &|scenario| scenario.pool().consolidate_after = None,
+        &|scenario| scenario.pool().consolidate_after = Some(SignedDuration::from_hours(9)),
+        &|scenario| scenario.pool().budgets = vec![budget("0")],
+        &|scenario| scenario.pool().do_not_disrupt = true,
+        &|scenario| scenario.template().annotations.extend([do_not_disrupt()]),
+    ];
+    for (index, rule) in rules.iter().enumerate() {
+        let mut scenario = cores(&["m5.large"], 3);
+        rule(&mut scenario);
+        scenario.carry_out(&scenario.solve());
+        assert_eq!(blocked(&scenario), 0, "{index}");
+        let plan = scenario.plan();
+        let words = plan.resource_changes.iter().filter_map(|row| row.action_reason.as_deref());
+        let blocked_words = words.filter(|word| *word == "noop_because_blocked").count();
+        assert_eq!(blocked_words, 0, "{index}");
+    }
+}
+
+#[test]
+fn protected_nodes_with_a_due_change_are_blocked() {
+    let after = |rule: Rule<'_>| {
+        let mut scenario = cores(&["m5.large"], 3);
+        scenario.carry_out(&scenario.solve());
+        rule(&mut scenario);
+        (blocked(&scenario), scenario.observed.nodes.len())
+    };
+    let rules: [Rule<'_>; 4] = [
+        &|scenario| {
+            scenario.pool().do_not_disrupt = true;
+            scenario.scale(0);
+        },
+        &|scenario| {
+            scenario.pool().do_not_disrupt = true;
+            scenario.pool().labels.extend([label("team", "b")]);
+        },
+        &|scenario| {
+            scenario.pool().budgets = vec![budget("0")];
+            scenario.scale(0);
+        },
+        &|scenario| {
+            scenario.pool().budgets = vec![budget("0")];
+            scenario.pool().labels.extend([label("team", "b")]);
+        },
+    ];
+    for (index, rule) in rules.iter().enumerate() {
+        let (blocked, nodes) = after(rule);
+        assert_eq!(usize::try_from(blocked), Ok(nodes), "{index}");
+    }
 }
