@@ -6,6 +6,7 @@
 //! the time is an argument.
 
 mod approval;
+mod blocked;
 mod breakdown;
 pub mod canonical;
 mod changes_only;
@@ -38,6 +39,7 @@ pub mod adr_0014 {}
 pub mod adr_0017 {}
 
 pub use approval::{Approval, ApprovalError, Approvals, approve, verify_approvals};
+pub use blocked::is_blocked;
 pub use breakdown::breakdown;
 pub use changes_only::{RowSelection, UNCHANGED_BYTES_MAX};
 pub use compare::{
@@ -46,7 +48,7 @@ pub use compare::{
 pub use completeness::is_incomplete;
 pub use cordons::{StaleCordon, is_managed_member, stale_cordons, unmanaged_instances};
 pub use digest::{digest, has_complete_digest};
-pub use drift::{drift, has_drift};
+pub use drift::{drift, has_drift, manual_changes};
 pub use identity::{
     PlanSource, change_id, client_token, has_complete_identity, plan_id, set_identity, totals,
 };

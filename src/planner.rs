@@ -373,7 +373,7 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
     let mut list: Vec<Diagnostic> = problems.map(problem).collect();
     let catalog_note = |text: &String| Diagnostic::note("", text.clone()).code(warning_code(text));
     list.extend(inputs.catalog.warnings.iter().map(catalog_note));
-    list.extend(undeclared_workloads(demand));
+    list.extend(undeclared_workloads(demand, demand.declarations_read(inputs.desired)));
     list.extend(cluster_autoscalers::warnings(inputs.desired, inputs.observed));
     list.extend(solution.refusals.iter().map(refusal));
     list.sort();
@@ -382,8 +382,9 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
 }
 
 /// Returns a note for each running workload that was removed from the repository, and one note for
-/// all workloads that were never declared.
-fn undeclared_workloads(demand: &Demand) -> Vec<Diagnostic> {
+/// all workloads that are not declared. `is_certain` is false if a part of the repository was not
+/// read.
+fn undeclared_workloads(demand: &Demand, is_certain: bool) -> Vec<Diagnostic> {
     let note = |object: String, message: String| Diagnostic::note(object, message);
     let removed_workload = |group: &PodGroup| {
         let pods: u32 = group.running.values().sum();
@@ -407,19 +408,33 @@ fn undeclared_workloads(demand: &Demand) -> Vec<Diagnostic> {
         named.push(format!("and {more} more"));
     }
     let named = named.join(", ");
-    match undeclared.len() {
-        0 => {}
-        1 => notes.push(note(
+    match (undeclared.len(), is_certain) {
+        (0, _) => {}
+        (1, true) => notes.push(note(
             named,
             format!(
                 "runs although the repository does not declare it: its {pods} pods keep their \
                  capacity"
             ),
         )),
-        n => notes.push(note(
+        (1, false) => notes.push(note(
+            named,
+            format!(
+                "runs, and is not in the files that could be read: its {pods} pods keep their \
+                 capacity"
+            ),
+        )),
+        (n, true) => notes.push(note(
             String::new(),
             format!(
                 "{n} workloads run although the repository does not declare them ({named}): their \
+                 {pods} pods keep their capacity"
+            ),
+        )),
+        (n, false) => notes.push(note(
+            String::new(),
+            format!(
+                "{n} workloads run, and are not in the files that could be read ({named}): their \
                  {pods} pods keep their capacity"
             ),
         )),

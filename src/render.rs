@@ -50,7 +50,7 @@ pub use explain::{
 pub use forecast::forecast_text;
 pub use html::{RepositoryFacts, html, html_with_facts};
 pub use markdown::{MARKDOWN_CHARS_MAX, MarkdownStyle, code, markdown, prose};
-pub use problems::{RepositoryCounts, problems_json, problems_text};
+pub use problems::{RepositoryCounts, incompleteness_text, problems_json, problems_text};
 pub use sarif::problems_sarif;
 pub use stream::{
     STREAM_VERSION, StreamChange, StreamCounts, StreamDiagnostic, StreamHook, StreamLevel,
@@ -63,6 +63,7 @@ pub use workflow_annotations::github;
 
 use crate::plan::Plan;
 use crate::plan::wire::DiagnosticSeverity;
+pub(crate) use amount::span;
 pub(crate) use summary_line::first_line;
 use summary_line::{last_line, open_points};
 use text_page::TextPage;

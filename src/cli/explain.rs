@@ -5,13 +5,16 @@ use super::settings::{ExplainSettings, Format, PlanSource, SourceSettings};
 use super::{Console, Exit, files, output, planning, source_tree};
 use crate::adapters::git::RemoteRepository;
 use crate::plan::Plan;
-use crate::render::{ExplainError, Explanation, Verbosity, explain};
+use crate::render::{ExplainError, Explanation, Verbosity, explain, incompleteness_text};
 
 pub(super) fn run(settings: &ExplainSettings, console: &mut Console) -> Result<Exit, CliError> {
     let plan = match &settings.plan {
         PlanSource::Saved(path) => files::saved_plan(path, console)?,
         PlanSource::Fresh(settings) => planning::plan(settings, console)?,
     };
+    // An answer from incomplete inputs may be wrong, and a missing name may be in an unread part.
+    let missing = incompleteness_text(&plan, &console.message_style());
+    console.report_raw(&missing);
     let repository;
     let found = match explain(&plan, None, &settings.what) {
         // Limits of pools are in the repository, not in the plan.
@@ -28,7 +31,7 @@ pub(super) fn run(settings: &ExplainSettings, console: &mut Console) -> Result<E
         Format::Document(format) => output::document(&found.json(), format)?,
     };
     console.print(&text)?;
-    Ok(Exit::Done)
+    Ok(if plan.errored { Exit::Failed } else { Exit::Done })
 }
 
 /// Returns the place of the plan's files, unless only the plan names a URL: it is not fetched.
@@ -40,5 +43,40 @@ fn source(settings: &ExplainSettings, plan: &Plan) -> Option<SourceSettings> {
             let source = SourceSettings { path: path.into(), revision: None };
             RemoteRepository::parse(path).is_none().then_some(source)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Exit;
+    use crate::cli::tests::run_command;
+
+    #[test]
+    fn errors_of_the_repository_are_stated_and_end_with_1() {
+        let tree = tempfile::tempdir().expect("a directory");
+        let from = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart");
+        let copied = std::process::Command::new("cp").arg("-r").arg(from).arg(tree.path()).status();
+        assert!(copied.expect("cp runs").success());
+        let shop = tree.path().join("quickstart");
+        let path = shop.to_str().expect("UTF-8");
+        let at = ["--at", "2026-11-01T09:00:00Z"];
+        let shown = |what: &str| run_command(&[&["explain", what, path], &at[..]].concat());
+        let whole = shown("shop/web");
+        assert_eq!((whole.exit, whole.err.as_str()), (Exit::Done, ""), "{}", whole.err);
+        std::fs::write(shop.join("apps/shop.yaml"), "a: [").expect("written");
+        let broken = shown("shop/web");
+        assert_eq!(broken.exit, Exit::Failed);
+        assert!(broken.err.starts_with("Incomplete: 1 error"), "{}", broken.err);
+        assert!(broken.err.contains("error: apps/shop.yaml:1: is not YAML"), "{}", broken.err);
+        let decided =
+            "9 pods planned, decided by the cluster, as it is not in the files that could";
+        assert!(broken.out.contains(decided), "{}", broken.out);
+        let unknown = shown("shop/wep");
+        assert_eq!(unknown.exit, Exit::Failed);
+        assert!(unknown.err.contains("error: apps/shop.yaml:1: is not YAML"), "{}", unknown.err);
+        let drift = run_command(&[&["drift", path], &at[..]].concat());
+        assert_eq!(drift.exit, Exit::Failed);
+        assert!(drift.out.contains("error: apps/shop.yaml:1: is not YAML"), "{}", drift.out);
+        assert!(!drift.out.contains("declares 0"), "{}", drift.out);
     }
 }

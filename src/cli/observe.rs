@@ -14,7 +14,7 @@ use super::{Console, Exit, files, output, source_tree};
 use crate::model::desired::{Desired, LEARNED_FILE, LearnedNodes, Severity};
 use crate::model::observed::{Completeness, Difference, Observed, write_world};
 use crate::plan::canonical;
-use crate::render::escape;
+use crate::render::{escape, span};
 use crate::solver::learned_nodes;
 
 pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<Exit, CliError> {
@@ -140,12 +140,10 @@ fn text(observed: &Observed, differences: &[Difference]) -> String {
         let or_none = |name: Option<String>| name.unwrap_or_else(|| "-".to_owned());
         let instance = or_none(instance.as_ref().map(ToString::to_string));
         let node = or_none(node.as_ref().map(ToString::to_string));
-        let minutes = observed.taken_at.duration_since(*since).as_mins().max(0);
+        let age = span(observed.taken_at.duration_since(*since));
         let group = group.as_ref().map(|name| format!(", group {name}")).unwrap_or_default();
-        let line = format!(
-            "{instance:19}  {node}  {} for {minutes} min{group}",
-            disagreement.description()
-        );
+        let (what, event) = (disagreement.description(), disagreement.event());
+        let line = format!("{instance:19}  {node}  {what}{group}; {event} {since:.0} ({age} ago)");
         let _ = writeln!(out, "{}", escape(&line));
     }
     if differences.is_empty() {
@@ -179,7 +177,9 @@ mod tests {
         let (tree, path) = (tree.expect("UTF-8"), path.expect("UTF-8"));
         let arguments = ["observe", tree, "--world", path, "--differences"];
         let shown = run_command(&arguments).out;
-        assert_eq!(shown, "i-1                  -  instance without a node for 30 min\n");
+        // The launch is known. The time at which the node was deleted is not.
+        let line = "instance without a node; launched 2026-11-21T09:30:00Z (30m ago)";
+        assert_eq!(shown, format!("i-1                  -  {line}\n"));
         let json = run_command(&[&arguments[..], &["--format", "json"]].concat()).out;
         let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!(json["differences"][0]["disagreement"], "instance-without-node");

@@ -18,7 +18,7 @@ use super::status::{Blocked, BlockedReason, Status, SupersededPlan};
 use crate::model::ids::{Address, Digest, InstanceId};
 use crate::model::observed::{Node, NodeClassField, Observed, PlannedPods};
 use crate::model::reason::{BlockReason, KeepReason};
-use crate::plan::wire::{Action, Reason, ResourceChange, workload_key};
+use crate::plan::wire::{Action, ExplainRow, Reason, ResourceChange, workload_key};
 use crate::plan::{Plan, planned_pods, unmanaged_instances};
 
 /// Minimum age of a plan that is recorded as superseded. Plans of a busy cluster change every
@@ -269,8 +269,13 @@ impl PlanningState {
 
 /// Returns the rows whose node only a disruption budget of its pool keeps.
 fn budget_delayed_rows(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
-    let by_budget = Reason::Keep { because: KeepReason::Blocked { by: BlockReason::Budget } };
-    let explained = plan.capacity.explain.iter().filter(move |row| row.reason == by_budget);
+    let is_by_budget = |row: &&ExplainRow| {
+        let Reason::Keep { because: KeepReason::Blocked { by } } = &row.reason else {
+            return false;
+        };
+        matches!(by, BlockReason::Budget | BlockReason::BudgetZero)
+    };
+    let explained = plan.capacity.explain.iter().filter(is_by_budget);
     let addresses: BTreeSet<&Address> = explained.map(|row| &row.address).collect();
     plan.resource_changes.iter().filter(move |row| addresses.contains(&row.address))
 }

@@ -160,6 +160,15 @@ impl Demand {
         times.iter().map(counts).collect()
     }
 
+    /// Returns false if the repository may declare more objects: a file has an error, or a source was
+    /// not read. An absent object may then be in the part that is not read.
+    #[must_use]
+    pub fn declarations_read(&self, desired: &Desired) -> bool {
+        let is_ignored = desired.unresolved_policy == UnresolvedPolicy::Ignore;
+        let has_errors = desired.problems.iter().any(|problem| problem.severity == Severity::Error);
+        !has_errors && (self.unresolved.is_empty() || is_ignored)
+    }
+
     fn add_undeclared_workloads(
         &mut self,
         desired: &Desired,
@@ -167,13 +176,11 @@ impl Demand {
         live: &LivePods,
         claims: &Claims,
     ) {
-        // An unread source may deliver a workload now that the repository named before.
-        let is_certain =
-            self.unresolved.is_empty() || desired.unresolved_policy == UnresolvedPolicy::Ignore;
+        let declarations_read = self.declarations_read(desired);
         let delivered: BTreeSet<&WorkloadId> = observed
             .workloads
             .iter()
-            .filter(|live| live.delivered && is_certain)
+            .filter(|live| live.delivered && declarations_read)
             .map(|live| &live.id)
             .collect();
         let daemon_sets: BTreeSet<&WorkloadId> = observed

@@ -219,6 +219,23 @@ pub enum RetireReason {
     Requested,
 }
 
+/// A field in which a node or its instance differs from its pool or node class.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DriftedField {
+    /// Name of the field, such as `taint KEY`, `label KEY` or `tag KEY`.
+    pub field: String,
+    /// Value on the node.
+    pub is: String,
+    /// Declared value.
+    pub declared: String,
+}
+
+impl From<DriftedField> for RetireReason {
+    fn from(DriftedField { field, is, declared }: DriftedField) -> Self {
+        Self::Drifted { field, is, declared }
+    }
+}
+
 impl RetireReason {
     /// Returns true if the `terminationGracePeriod` of the pool bounds a drain for this reason. A
     /// drain that only saves cost, or that a user asks for, is abandoned instead.
@@ -265,7 +282,7 @@ pub enum KeepReason {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         nodes: Option<u32>,
     },
-    /// A rule blocks changes of the node.
+    /// A rule blocks changes of the node, whether or not one is due.
     #[serde(rename = "blocked")]
     Blocked {
         /// Blocking rule.
@@ -347,6 +364,9 @@ pub enum BlockReason {
     /// A disruption budget of the pool is exhausted.
     #[serde(rename = "budget")]
     Budget,
+    /// An active disruption budget of the pool allows no removal of empty or underutilized nodes.
+    #[serde(rename = "budget-zero")]
+    BudgetZero,
     /// The pool has a fixed number of nodes.
     #[serde(rename = "static-pool")]
     StaticPool,

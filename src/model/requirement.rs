@@ -81,14 +81,13 @@ impl Requirements {
     /// Returns true if a node with exactly these labels satisfies all requirements.
     #[must_use]
     pub fn matches_labels(&self, labels: &Labels) -> bool {
-        self.unmatched(labels).is_none()
+        self.unmatched(labels).next().is_none()
     }
 
-    /// Returns the first key with a forbidden state in `labels`.
-    #[must_use]
-    pub fn unmatched(&self, labels: &Labels) -> Option<&LabelKey> {
+    /// Returns the keys with a forbidden state in `labels`.
+    pub fn unmatched(&self, labels: &Labels) -> impl Iterator<Item = &LabelKey> {
         let allowed = |key: &LabelKey, set: &LabelSet| set.contains(labels.get(key));
-        self.0.iter().find(|(key, set)| !allowed(key, set)).map(|(key, _)| key)
+        self.0.iter().filter(move |(key, set)| !allowed(key, set)).map(|(key, _)| key)
     }
 }
 

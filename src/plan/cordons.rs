@@ -101,6 +101,7 @@ fn is_kept_for_now(row: &ExplainRow) -> bool {
     matches!(
         by,
         BlockReason::Budget
+            | BlockReason::BudgetZero
             | BlockReason::NotReady
             | BlockReason::NotTargeted
             | BlockReason::Unknown { .. }

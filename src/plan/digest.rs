@@ -283,6 +283,7 @@ fn batch(row: &ExplainRow) -> Option<(&Address, &str)> {
         overlays: _,
         relaxed: _,
         drift: _,
+        differences: _,
         estimated: _,
     } = row;
     Some((address, group.as_deref()?))

@@ -1,12 +1,15 @@
-//! Drift report: changes made outside Git, and nodes that are only behind the repository.
+//! Drift report: changes made outside Git, and other differences from the repository.
 //!
 //! Drift is a manual change. Examples are a node label that neither its pool nor its instance sets,
-//! a changed taint or tag, and a group with undeclared bounds. A node is *behind* if an earlier
-//! commit explains the difference: a pool or node class changed since the launch, a pool was
-//! removed, or a workload does not run all declared pods yet. Such nodes are reported, but are not
-//! drift, since every rollout causes them. The same applies to resources that a node class no
-//! longer selects. Image and subnet of an instance never change. For security groups, EC2 does not
-//! reveal whether the instance or the selection changed.
+//! a changed taint or tag, and a group with undeclared bounds. It is reported even if the plan
+//! replaces or removes the node. A node is *behind* if an earlier commit explains the difference: a
+//! pool or node class changed since the launch, or a pool was removed. Such nodes are reported, but
+//! are not drift, since every rollout causes them. The same applies to resources that a node class
+//! no longer selects. Image and subnet of an instance never change. For security groups, EC2 does
+//! not reveal whether the instance or the selection changed.
+//!
+//! A workload with another number of pods is reported like a node that is behind. The cluster does
+//! not reveal whether a commit is not applied yet, or whether a user scaled the workload.
 //!
 //! This module derives a report from a plan; the report is itself a plan that can never be applied.
 
@@ -14,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::set_identity;
 use super::wire::{
-    Decider, DemandRow, Diagnostic, ExplainRow, LaunchReason, Plan, Reason, RetireReason, Summary,
-    workload_key,
+    Decider, DemandRow, Diagnostic, DriftedField, ExplainRow, LaunchReason, Plan, Reason,
+    RetireReason, Summary, workload_key,
 };
 use crate::model::ids::{Address, Origin};
 use crate::plan::wire::DiagnosticSeverity;
@@ -24,13 +27,9 @@ use crate::plan::wire::DiagnosticSeverity;
 /// is empty. The report cannot be applied.
 #[must_use]
 pub fn drift(plan: &Plan) -> Plan {
-    let drifted: BTreeSet<&Address> = plan
-        .capacity
-        .explain
-        .iter()
-        .filter(|row| reasons(row).any(is_drift))
-        .map(|row| &row.address)
-        .collect();
+    let rows = plan.capacity.explain.iter();
+    let drifted: BTreeSet<&Address> =
+        rows.filter(|row| !manual_changes(row).is_empty()).map(|row| &row.address).collect();
     let rows = plan.resource_changes.iter().filter(|row| drifted.contains(&row.address));
     let mut report = Plan {
         applyable: false,
@@ -60,7 +59,13 @@ pub fn has_drift(report: &Plan) -> bool {
     !report.resource_drift.is_empty()
 }
 
-/// Returns the reasons why a node differs from its declaration.
+/// Returns the fields of a row that no commit explains. The plan may keep, replace or remove the row.
+#[must_use]
+pub fn manual_changes(row: &ExplainRow) -> Vec<DriftedField> {
+    drifted_fields(row).into_iter().filter(|drifted| is_manual(&drifted.field)).collect()
+}
+
+/// Returns the reasons to replace or remove the node of a row.
 fn reasons(row: &ExplainRow) -> impl Iterator<Item = &RetireReason> {
     let row_reason = match &row.reason {
         Reason::Retire { because } => Some(because),
@@ -70,20 +75,35 @@ fn reasons(row: &ExplainRow) -> impl Iterator<Item = &RetireReason> {
     row_reason.into_iter().chain(&row.retire_reason).chain(&row.drift)
 }
 
-/// Returns whether no commit explains the difference.
-fn is_drift(reason: &RetireReason) -> bool {
-    match reason {
-        RetireReason::Drifted { field, .. } => match field.split_once(' ') {
-            Some(("label", key)) => !is_instance_label(key),
-            Some(("taint" | "tag" | "bounds", _)) => true,
-            _ => false,
-        },
+/// Returns every field in which a row differs from its declaration, once. The bounds of a group, and
+/// rows of older plans, have the difference only in their reasons.
+fn drifted_fields(row: &ExplainRow) -> Vec<DriftedField> {
+    let of_reasons = reasons(row).filter_map(|reason| match reason {
+        RetireReason::Drifted { field, is, declared } => {
+            Some(DriftedField { field: field.clone(), is: is.clone(), declared: declared.clone() })
+        }
         RetireReason::PoolRemoved
         | RetireReason::Empty { .. }
         | RetireReason::Underutilized { .. }
         | RetireReason::Surplus { .. }
         | RetireReason::Expired { .. }
-        | RetireReason::Requested => false,
+        | RetireReason::Requested => None,
+    });
+    let mut found: Vec<DriftedField> = row.differences.clone();
+    for drifted in of_reasons {
+        if found.iter().all(|known| known.field != drifted.field) {
+            found.push(drifted);
+        }
+    }
+    found
+}
+
+/// Returns whether no commit explains the difference.
+fn is_manual(field: &str) -> bool {
+    match field.split_once(' ') {
+        Some(("label", key)) => !is_instance_label(key),
+        Some(("taint" | "tag" | "bounds", _)) => true,
+        _ => false,
     }
 }
 
@@ -101,26 +121,18 @@ fn is_instance_label(key: &str) -> bool {
         )
 }
 
-/// Returns the nodes that match an earlier commit.
+/// Returns the differences that an earlier commit explains.
 fn nodes_behind(plan: &Plan) -> Vec<Diagnostic> {
-    let diagnostic = |row: &ExplainRow| {
-        if reasons(row).any(is_drift) {
-            return None;
-        }
-        let message = reasons(row).find_map(|reason| match reason {
-            RetireReason::Drifted { field, is, declared } => {
-                Some(format!("{field}: {is}, declared: {declared}"))
-            }
-            RetireReason::PoolRemoved => Some("its pool is no longer declared".to_owned()),
-            RetireReason::Empty { .. }
-            | RetireReason::Underutilized { .. }
-            | RetireReason::Surplus { .. }
-            | RetireReason::Expired { .. }
-            | RetireReason::Requested => None,
-        })?;
-        Some(behind(None, row.address.to_string(), message))
+    let of_row = |row: &ExplainRow| -> Vec<Diagnostic> {
+        let fields = drifted_fields(row).into_iter().filter(|drifted| !is_manual(&drifted.field));
+        let message =
+            |DriftedField { field, is, declared }| format!("{field}: {is}, declared: {declared}");
+        let is_removed = reasons(row).any(|reason| *reason == RetireReason::PoolRemoved);
+        let removed = is_removed.then(|| "its pool is no longer declared".to_owned());
+        let messages = fields.map(message).chain(removed);
+        messages.map(|message| behind(None, row.address.to_string(), message)).collect()
     };
-    plan.capacity.explain.iter().filter_map(diagnostic).collect()
+    plan.capacity.explain.iter().flat_map(of_row).collect()
 }
 
 fn behind(origin: Option<Origin>, object: String, message: String) -> Diagnostic {

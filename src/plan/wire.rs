@@ -46,8 +46,9 @@ pub use crate::model::ids::{WorkloadKey, workload_key};
 pub use crate::model::observed::{ClusterIdentity, Completeness, KEY_LABEL};
 pub use crate::model::pod::Taint;
 pub use crate::model::reason::{
-    Alternative, BlockReason, Contingency, DomainKind, ExceededLimit, FailureDomainReport,
-    KeepReason, LaunchReason, PoolContingency, Rejection, Relaxed, RetireReason, Unsteered,
+    Alternative, BlockReason, Contingency, DomainKind, DriftedField, ExceededLimit,
+    FailureDomainReport, KeepReason, LaunchReason, PoolContingency, Rejection, Relaxed,
+    RetireReason, Unsteered,
 };
 
 use values::drop_derived;
@@ -70,7 +71,7 @@ use crate::model::ids::{Address, Digest, Origin, PlanId};
 ///
 /// 1.4 added `capacity.placement.contingency`.
 ///
-/// 1.5 has the same fields. Its identity covers everything that `apply` reads, with the repository
+/// 1.5 added `capacity.explain[].differences`. Its identity covers everything that `apply` reads, with the repository
 /// and the inputs of the second planning. Plans of older formats can be rendered, but not applied.
 pub const FORMAT_VERSION: &str = "1.5";
 

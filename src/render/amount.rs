@@ -61,7 +61,7 @@ pub(super) fn amount(amount: &Amount) -> String {
 }
 
 /// Returns a duration in its largest unit, rounded down.
-pub(super) fn span(duration: SignedDuration) -> String {
+pub(crate) fn span(duration: SignedDuration) -> String {
     let seconds = duration.as_secs().max(0);
     match seconds {
         0..60 => format!("{seconds}s"),

@@ -79,14 +79,17 @@ fn outcome(row: &PlanRow<'_>) -> &'static str {
 }
 
 fn reasons(row: &PlanRow<'_>) -> Vec<String> {
-    let Some(ExplainRow { reason: first, retire_reason, .. }) = row.explain else {
+    let Some(ExplainRow { reason: first, retire_reason, drift, .. }) = row.explain else {
         return row.resource.action_reason.iter().cloned().collect();
     };
     // The launch reason of such a replacement contains the same words.
     let is_in_launch_reason =
         matches!(first, Reason::Launch { because: LaunchReason::Replacement { .. } });
     let second = retire_reason.as_ref().filter(|_| !is_in_launch_reason).map(retire);
-    std::iter::once(row_reason(row)).chain(second).collect()
+    let is_kept = matches!(first, Reason::Keep { .. });
+    let due = drift.as_ref().filter(|_| is_kept);
+    let due = due.map(|due| format!("a change of it is due: {}", retire(due)));
+    std::iter::once(row_reason(row)).chain(second).chain(due).collect()
 }
 
 /// Writes the attributes before and after in Terraform style: `+`, `-`, and `~` with an arrow.

@@ -1,12 +1,14 @@
 //! Text of the difference between two plans, and of drift.
 
 use super::amount::{hourly, signed_dollars};
-use super::problems::{ProblemLine, write_line};
+use super::problems::write_incompleteness;
+use super::reason;
 use super::row::rows;
 use super::text_page::{StyledText, TextPage, TextStyle, Tone, plain};
-use super::{reason, table};
-use crate::plan::wire::DiagnosticSeverity;
-use crate::plan::{ConditionDifference, Difference, DifferenceRow, Plan, PlanOverview};
+use crate::plan::wire::{DiagnosticSeverity, DriftedField};
+use crate::plan::{
+    ConditionDifference, Difference, DifferenceRow, Plan, PlanOverview, manual_changes,
+};
 
 /// Returns the differences between two plans, in the form of `diff`.
 #[must_use]
@@ -75,11 +77,16 @@ fn write_conditions(page: &mut TextPage, row: &ConditionDifference) {
     }
 }
 
+/// Title of differences with an unknown cause. The cluster does not reveal it.
+const DIFFERENT: &str = "Different from the repository: by a commit that is not applied yet, pending pods, or a scaling by hand";
+
 /// Returns the changes made outside Git, in the words of Terraform.
 #[must_use]
 pub fn drift_text(report: &Plan, style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
-    let behind: Vec<_> = report
+    write_incompleteness(&mut page, report);
+    page.gap();
+    let different: Vec<_> = report
         .capacity
         .diagnostics
         .iter()
@@ -88,34 +95,28 @@ pub fn drift_text(report: &Plan, style: &TextStyle) -> String {
     let drifted = Plan { resource_changes: report.resource_drift.clone(), ..report.clone() };
     let rows = rows(&drifted);
     if rows.is_empty() {
-        page.text("No changes. Nothing moved outside of Git.");
+        page.text("No changes. No node or group was changed outside of Git.");
     } else {
         page.line([StyledText::new("Note: Objects have changed outside of Git", Tone::Strong)]);
         page.gap();
     }
     for row in &rows {
-        let why = row.explain.and_then(|row| row.retire_reason.as_ref().or(row.drift.as_ref()));
-        let why = why.map(reason::retire);
-        let why = why.unwrap_or_else(|| table::why(row));
-        page.line([
-            StyledText::new("  ~ ", Tone::Change),
-            plain(format!("{}: {why}", row.resource.address)),
-        ]);
+        for DriftedField { field, is, declared } in
+            row.explain.map(manual_changes).unwrap_or_default()
+        {
+            let why = format!("{}: {field}: {is}, declared: {declared}", row.resource.address);
+            page.line([StyledText::new("  ~ ", Tone::Change), plain(why)]);
+        }
     }
-    if !behind.is_empty() {
-        page.title("Behind the repository: commits that are not applied yet, and pending pods");
+    if !different.is_empty() {
+        page.title(DIFFERENT);
     }
-    for diagnostic in behind {
+    for diagnostic in different {
         let place = diagnostic.origin.as_ref().map_or_else(String::new, |o| format!("  {o}"));
         page.line([
             plain(format!("    {}: {}", diagnostic.object, diagnostic.message)),
             StyledText::new(&place, Tone::Faint),
         ]);
-    }
-    for diagnostic in
-        report.capacity.diagnostics.iter().filter(|d| d.severity == DiagnosticSeverity::Error)
-    {
-        write_line(&mut page, &ProblemLine::from(diagnostic));
     }
     page.gap();
     page.text("This is a report: it cannot be applied. `fleetwright plan` shows the changes.");

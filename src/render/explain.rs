@@ -20,8 +20,8 @@ use crate::model::ids::{InstanceId, NodeName, Origin, WorkloadId};
 use crate::model::similar_name::nearest_of;
 use crate::plan::Plan;
 use crate::plan::wire::{
-    Action, AutoscalerGrowthRow, Change, DaemonRow, Decider, DemandRow, NodeState, Rejection,
-    ResourceChange, Sizing, UnresolvedRow, UnschedulableRow, Wave, workload_key,
+    Action, AutoscalerGrowthRow, Change, DaemonRow, Decider, DemandRow, DriftedField, NodeState,
+    Rejection, ResourceChange, Sizing, UnresolvedRow, UnschedulableRow, Wave, workload_key,
 };
 
 /// Most candidates in an error.
@@ -276,7 +276,7 @@ impl<'a> PodExplanation<'a> {
             page.text(format!(
                 "  {} planned, decided by {}",
                 count(counts.planned, "pod"),
-                decider(decided_by)
+                decider(decided_by, self.plan)
             ));
             page.text(format!(
                 "  floor {}, live {}, ceiling {}",
@@ -423,6 +423,11 @@ impl NodeExplanation<'_> {
 
     fn write(&self, page: &mut TextPage) {
         write_block(page, self.plan, &[&self.row]);
+        for DriftedField { field, is, declared } in
+            self.row.explain.map_or(&[][..], |explain| &explain.differences)
+        {
+            page.text(format!("        differs   {field}: {is}, declared: {declared}"));
+        }
         let all = self.plan.capacity.waves.len();
         for (index, found) in self.waves() {
             page.text(format!("        wave {index} of {all}: {}", wave(found.step)));

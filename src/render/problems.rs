@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::amount::count;
+use super::summary_line::first_line;
 use super::text_page::{StyledText, TextPage, TextStyle, Tone, Verbosity, plain};
 use crate::model::code::Code;
 use crate::model::desired::{Problem, Severity, Skipped};
 use crate::plan::wire::{Diagnostic, DiagnosticSeverity};
+use crate::plan::{Plan, is_incomplete};
 
 /// The level of a line, most severe first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,6 +126,25 @@ pub(super) fn write_lines(page: &mut TextPage, lines: &[ProblemLine], verbosity:
         ));
         write_hint(page, hint);
     }
+}
+
+/// Returns the first line of an incomplete plan and the errors of its inputs; empty if nothing is
+/// missing.
+#[must_use]
+pub fn incompleteness_text(plan: &Plan, style: &TextStyle) -> String {
+    let mut page = TextPage::new(style);
+    write_incompleteness(&mut page, plan);
+    page.finish()
+}
+
+/// Writes the first line of an incomplete plan and the errors of its inputs.
+pub(super) fn write_incompleteness(page: &mut TextPage, plan: &Plan) {
+    if let Some(line) = first_line(plan).filter(|_| is_incomplete(plan)) {
+        page.line([StyledText::new(&line, Tone::Warning)]);
+    }
+    let errors = plan.capacity.diagnostics.iter();
+    let errors = errors.filter(|diagnostic| diagnostic.severity == DiagnosticSeverity::Error);
+    errors.for_each(|diagnostic| write_line(page, &ProblemLine::from(diagnostic)));
 }
 
 fn join(parts: &[&str]) -> String {

@@ -16,6 +16,7 @@ use crate::plan::wire::{
     BlockReason, Change, Condition, Decider, KeepReason, LaunchReason, Reason, Rejection,
     RetireReason, WaveStep,
 };
+use crate::plan::{Plan, is_incomplete};
 
 /// Most workloads in one sentence.
 const WORKLOADS_MAX: usize = 2;
@@ -198,7 +199,9 @@ fn block(reason: &BlockReason) -> String {
         }
         BlockReason::NotReady => "the node is not Ready".to_owned(),
         BlockReason::NotTargeted => "left out by --target or --exclude".to_owned(),
-        BlockReason::Budget => "a disruption budget of its pool allows no removal now".to_owned(),
+        BlockReason::Budget | BlockReason::BudgetZero => {
+            "a disruption budget of its pool allows no removal now".to_owned()
+        }
         BlockReason::ProtectedPod { workload, budget } => {
             format!("disruption budget {budget} never lets a pod of {workload} be evicted")
         }
@@ -246,10 +249,13 @@ pub(super) fn cause(rejection: &Rejection) -> String {
     format!("{count}[{reason}] {detail}").trim_end().to_owned()
 }
 
-/// Returns the source of a replica count.
-pub(super) fn decider(decider: &Decider) -> String {
+/// Returns the source of a replica count in a plan.
+pub(super) fn decider(decider: &Decider, plan: &Plan) -> String {
     match decider {
         Decider::Git => "the repository".to_owned(),
+        Decider::World if is_incomplete(plan) => {
+            "the cluster, as it is not in the files that could be read".to_owned()
+        }
         Decider::World => "the cluster, as the repository does not declare it".to_owned(),
         Decider::Removed => "its removal from the repository".to_owned(),
         Decider::Schedule { because } if because.is_empty() => "its schedule".to_owned(),

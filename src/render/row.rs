@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::text_page::{StyledText, Tone};
 use crate::model::ids::Address;
 use crate::model::units::MicroUsd;
-use crate::plan::Plan;
 use crate::plan::wire::{
-    Action, BlockReason, ExplainRow, KeepReason, LaunchReason, Reason, ResourceChange,
-    ResourceKind, RetireReason, WorkloadKey,
+    Action, ExplainRow, LaunchReason, Reason, ResourceChange, ResourceKind, RetireReason,
+    WorkloadKey,
 };
+use crate::plan::{Plan, is_blocked};
 
 /// The change of a row, in listing order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,21 +108,6 @@ impl Symbol {
     /// Returns whether the row changes.
     pub(super) fn is_change(self) -> bool {
         !matches!(self, Self::Blocked | Self::Keep)
-    }
-}
-
-/// Returns whether a rule blocks a change that is due. A group's minimum size blocks nothing if the
-/// node has pods and agrees with its group.
-fn is_blocked(explain: &ExplainRow) -> bool {
-    match &explain.reason {
-        Reason::Keep { because: KeepReason::Blocked { by: BlockReason::GroupMinimum { .. } } } => {
-            explain.pods.is_empty() || explain.drift.is_some()
-        }
-        Reason::Keep { because: KeepReason::Blocked { .. } } => true,
-        Reason::Keep { .. }
-        | Reason::Launch { .. }
-        | Reason::Retire { .. }
-        | Reason::Resize { .. } => false,
     }
 }
 

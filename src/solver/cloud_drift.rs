@@ -10,13 +10,13 @@ use std::fmt::Display;
 
 use jiff::SignedDuration;
 
-use super::drift::DriftedField;
 use crate::catalog::{Catalog, InstanceType};
 use crate::model::desired::{Desired, InstanceSettings, NodeClass, Problem, describe_selectors};
 use crate::model::market::CapacityType;
 use crate::model::observed::{
     Hardware, Instance, LaunchedWith, NodeClassField, Observed, Resolved, UnresolvedTerm, tag,
 };
+use crate::model::reason::DriftedField;
 
 /// Maximum age of the list of EC2 offerings. A younger instance may have an offering that is newer
 /// than the list.

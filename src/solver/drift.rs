@@ -11,6 +11,7 @@ use crate::model::desired::{Generation, NodeClass, Pool};
 use crate::model::ids::{LabelKey, LabelValue};
 use crate::model::observed::{Instance, Node, tag};
 use crate::model::pod::Taint;
+use crate::model::reason::DriftedField;
 
 /// Version of the projection below. A release that changes the projection raises it, so that an
 /// upgrade replaces no node.
@@ -142,14 +143,6 @@ fn split_digests(text: &str) -> Option<impl Iterator<Item = &str>> {
     is_ours.then(|| (0..count).filter_map(move |at| digits.get(at * DIGITS..(at + 1) * DIGITS)))
 }
 
-/// A field in which a node or its instance differs from the declaration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct DriftedField {
-    pub(super) field: String,
-    pub(super) is: String,
-    pub(super) declared: String,
-}
-
 /// Returns true for a taint that neither the pool nor the cluster sets. The cluster itself sets
 /// taints on starting, cordoned and drained nodes.
 #[must_use]
@@ -166,38 +159,34 @@ pub(super) fn is_set_by_hand(taint: &Taint, pool: &Pool) -> bool {
         && !of_cluster.iter().any(|known| taint.key.as_str().starts_with(known))
 }
 
-/// Returns a manual change of a node that was launched as declared: a missing or undeclared taint,
-/// a label that differs from its pool or is not declared, or a tag that differs from its class.
-/// Such a node is kept. `spec` is the digest of pool and class.
+/// Returns the manual changes of a node that was launched as declared: missing and undeclared taints,
+/// labels that differ from its pool or are not declared, and tags that differ from its class. They
+/// alone replace no node. `spec` is the digest of pool and class.
 #[must_use]
-pub(super) fn manual_change(
+pub(super) fn manual_changes(
     node: &Node,
     instance: &Instance,
     pool: &Pool,
     class: &NodeClass,
     spec: &str,
-) -> Option<DriftedField> {
+) -> Vec<DriftedField> {
     // If the node was launched with other settings, a commit may explain the difference.
-    if instance.tags.get(tag::SPEC)? != spec {
-        return None;
+    if instance.tags.get(tag::SPEC).is_none_or(|launched| launched != spec) {
+        return Vec::new();
     }
     let found = |field: String, is: &str, declared: &str| DriftedField {
         field,
         is: is.to_owned(),
         declared: declared.to_owned(),
     };
-    if let Some(lost) = pool.taints.iter().find(|taint| !node.taints.contains(taint)) {
-        return Some(found(format!("taint {}", lost.key), "absent", &taint_text(lost)));
-    }
-    if let Some(foreign) = node.taints.iter().find(|taint| is_set_by_hand(taint, pool)) {
-        return Some(found(format!("taint {}", foreign.key), &taint_text(foreign), "none"));
-    }
-    if let Some((key, declared)) =
-        pool.labels.iter().find(|(key, declared)| node.labels.get(*key) != Some(*declared))
-    {
+    let lost = pool.taints.iter().filter(|taint| !node.taints.contains(taint));
+    let lost = lost.map(|t| found(format!("taint {}", t.key), "absent", &taint_text(t)));
+    let foreign = node.taints.iter().filter(|taint| is_set_by_hand(taint, pool));
+    let foreign = foreign.map(|t| found(format!("taint {}", t.key), &taint_text(t), "none"));
+    let changed = pool.labels.iter().filter_map(|(key, declared)| {
         let is = node.labels.get(key).map_or("absent", LabelValue::as_str);
-        return Some(found(format!("label {key}"), is, declared.as_str()));
-    }
+        (is != declared.as_str()).then(|| found(format!("label {key}"), is, declared.as_str()))
+    });
     // Controllers prefix the labels that they set. User data may set any label.
     let is_foreign = |key: &LabelKey| {
         !key.as_str().contains('/')
@@ -205,14 +194,13 @@ pub(super) fn manual_change(
             && !pool.requirements.iter().any(|requirement| requirement.key == *key)
             && !class.spec_digests.contains_key("userData")
     };
-    if let Some((key, is)) = node.labels.iter().find(|(key, _)| is_foreign(key)) {
-        return Some(found(format!("label {key}"), is.as_str(), "none"));
-    }
-    let mut tags = class.tags.iter().filter_map(|(key, declared)| {
+    let added = node.labels.iter().filter(|(key, _)| is_foreign(key));
+    let added = added.map(|(key, is)| found(format!("label {key}"), is.as_str(), "none"));
+    let tags = class.tags.iter().filter_map(|(key, declared)| {
         let is = instance.tags.get(key).filter(|is| *is != declared)?;
         Some(found(format!("tag {key}"), is, declared))
     });
-    tags.next()
+    lost.chain(foreign).chain(changed).chain(added).chain(tags).collect()
 }
 
 #[cfg(test)]
@@ -301,8 +289,8 @@ mod tests {
 
     type Edit<'a> = &'a dyn Fn(&mut Node, &mut Instance, &mut Pool, &mut NodeClass);
 
-    /// Returns the manual change of a node that was launched as declared, after an edit.
-    fn drift_with(change: Edit<'_>) -> Option<(String, String, String)> {
+    /// Returns the manual changes of a node that was launched as declared, after an edit.
+    fn drift_with(change: Edit<'_>) -> Vec<(String, String, String)> {
         let mut scenario = Scenario::new(&["m5.large"], 500, 512);
         scenario.scale(1);
         scenario.step(1);
@@ -312,7 +300,8 @@ mod tests {
         change(&mut node, &mut instance, &mut pool, &mut class);
         let spec = spec_digest(&pool, &class);
         instance.tags.insert(tag::SPEC.to_owned(), spec.clone());
-        manual_change(&node, &instance, &pool, &class, &spec).map(|m| (m.field, m.is, m.declared))
+        let changes = manual_changes(&node, &instance, &pool, &class, &spec);
+        changes.into_iter().map(|m| (m.field, m.is, m.declared)).collect()
     }
 
     fn said(field: &str, is: &str, declared: &str) -> (String, String, String) {
@@ -321,36 +310,58 @@ mod tests {
 
     #[test]
     fn manual_taints_and_tags_are_reported_and_cluster_taints_are_not() {
-        assert_eq!(drift_with(&|_, _, _, _| ()), None);
+        assert_eq!(drift_with(&|_, _, _, _| ()), []);
         assert_eq!(
             drift_with(&|_, _, pool, _| pool.taints.push(no_schedule("team", ""))),
-            Some(said("taint team", "absent", "team=:NoSchedule"))
+            [said("taint team", "absent", "team=:NoSchedule")]
         );
         assert_eq!(
             drift_with(&|node, _, _, _| node.taints.push(no_schedule("mine", ""))),
-            Some(said("taint mine", "mine=:NoSchedule", "none"))
+            [said("taint mine", "mine=:NoSchedule", "none")]
         );
         assert_eq!(
             drift_with(&|_, instance, _, class| {
                 class.tags = [("team".to_owned(), "a".to_owned())].into();
                 instance.tags.insert("team".to_owned(), "b".to_owned());
             }),
-            Some(said("tag team", "b", "a"))
+            [said("tag team", "b", "a")]
         );
         assert_eq!(
             drift_with(&|_, instance, _, _| {
                 instance.tags.insert(tag::CHANGE.to_owned(), "another".to_owned());
             }),
-            None,
+            [],
             "no class declares it"
         );
         for key in ["node.kubernetes.io/unschedulable", "node.kubernetes.io/disk-pressure"] {
             assert_eq!(
                 drift_with(&|node, _, _, _| node.taints.push(no_schedule(key, ""))),
-                None,
+                [],
                 "{key}"
             );
         }
+    }
+
+    #[test]
+    fn all_manual_changes_of_a_node_are_reported() {
+        let found = drift_with(&|node, instance, pool, class| {
+            node.taints.extend([no_schedule("mine", ""), no_schedule("yours", "")]);
+            node.labels.extend([label("ops", "x"), label("team", "b")]);
+            pool.labels.extend([label("team", "a")]);
+            class.spec_digests = Arc::default();
+            class.tags = [("owner".to_owned(), "a".to_owned())].into();
+            instance.tags.insert("owner".to_owned(), "b".to_owned());
+        });
+        assert_eq!(
+            found,
+            [
+                said("taint mine", "mine=:NoSchedule", "none"),
+                said("taint yours", "yours=:NoSchedule", "none"),
+                said("label team", "b", "a"),
+                said("label ops", "x", "none"),
+                said("tag owner", "b", "a"),
+            ]
+        );
     }
 
     #[test]
@@ -362,19 +373,19 @@ mod tests {
                 set(node);
                 class.spec_digests = Arc::default();
             }),
-            Some(said("label ops", "x", "none"))
+            [said("label ops", "x", "none")]
         );
         assert_eq!(
             drift_with(&|_, _, pool, _| pool.labels.extend([ops.clone()])),
-            Some(said("label ops", "absent", "x"))
+            [said("label ops", "absent", "x")]
         );
-        assert_eq!(drift_with(&|node, _, _, _| set(node)), None, "the user data may set it");
+        assert_eq!(drift_with(&|node, _, _, _| set(node)), [], "the user data may set it");
         assert_eq!(
             drift_with(&|node, _, _, class| {
                 node.labels.extend([label("example.com/found", "x")]);
                 class.spec_digests = Arc::default();
             }),
-            None,
+            [],
             "a controller sets it"
         );
     }

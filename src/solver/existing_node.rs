@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::auto_scaling_groups::AutoScalingGroups;
 use super::drift;
 use super::node_disposition::{
-    DispositionInput, NodeDisposition, RetireCondition, pinned_daemons, pinned_pods,
+    DispositionInput, NodeDisposition, NodeDrift, RetireCondition, pinned_daemons, pinned_pods,
 };
 use super::offer::{Offer, Offers, admits_daemon};
 use super::reported_resources::MORE_PERCENT;
@@ -17,7 +17,7 @@ use crate::model::desired::{Desired, Pool};
 use crate::model::ids::{Labels, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind};
 use crate::model::observed::{Instance, Node, Observed, Pod, UnreadObject, UntaggedNode, tag};
 use crate::model::pod::{Taint, TaintEffect, untolerated};
-use crate::model::reason::{BlockReason, KeepReason, RetireReason};
+use crate::model::reason::{BlockReason, DriftedField, KeepReason, RetireReason};
 use crate::model::requirement::{key, label};
 use crate::model::units::{MicroUsd, Resources};
 
@@ -60,8 +60,10 @@ pub struct ExistingNode {
     pub schedulable: bool,
     /// Disposition of the node.
     pub disposition: NodeDisposition,
-    /// Drift from its pool, whether or not the node may be removed.
-    pub drift: Option<RetireReason>,
+    /// Reason to replace or remove it, whether or not this is allowed now.
+    pub due: Option<RetireReason>,
+    /// Every field in which it differs from its pool.
+    pub differences: Vec<DriftedField>,
     /// Condition for its retirement.
     pub retire_condition: RetireCondition,
     /// Pods that the last plan places on the node, by workload.
@@ -97,7 +99,8 @@ impl ExistingNode {
             is_planned: true,
             schedulable: true,
             disposition,
-            drift: None,
+            due: None,
+            differences: Vec::new(),
             retire_condition: RetireCondition::OncePodsPlaced,
             planned_pods: BTreeMap::new(),
         }
@@ -226,6 +229,8 @@ impl ExistingNodeBuilder<'_> {
                 (_, _) => NodeDisposition::Keep(foreign_reason(untagged)),
             },
         };
+        let NodeDrift { due, fields: differences } =
+            ours.map(|instance| self.drift(node, instance, pool.as_ref())).unwrap_or_default();
         let room = usable.minus(&daemons).minus(&fixed);
         // The pods of a node without tags keep their room, whatever its kubelet reports.
         let room = match untagged {
@@ -251,7 +256,8 @@ impl ExistingNodeBuilder<'_> {
             taints,
             startup_taints,
             disposition,
-            drift: ours.and_then(|instance| self.drift_reason(node, instance, pool.as_ref())),
+            due,
+            differences,
             retire_condition: RetireCondition::OncePodsPlaced,
             planned_pods: instance.map(|i| self.planned_pods(i)).unwrap_or_default(),
             pool,

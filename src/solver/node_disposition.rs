@@ -6,16 +6,16 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::cloud_drift::{detect_cloud_drift, resolved_selectors};
 use super::disruption_blockers;
-use super::drift::{self, DriftedField};
+use super::drift;
 use super::existing_node::ExistingNodeBuilder;
 use super::reported_resources::is_near_formulas;
 use crate::demand::{Demand, DoNotDisrupt, is_do_not_disrupt_at};
 use crate::model::desired::{Consolidation, Desired, Expiry, Pool, UnresolvedPolicy};
-use crate::model::ids::{NodeName, PoolName, WorkloadId, WorkloadKind, workload_key};
+use crate::model::ids::{LabelKey, NodeName, PoolName, WorkloadId, WorkloadKind, workload_key};
 use crate::model::observed::{
     CordonReason, Instance, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION, UnreadObject, tag,
 };
-use crate::model::reason::{BlockReason, KeepReason, RetireReason};
+use crate::model::reason::{BlockReason, DriftedField, KeepReason, RetireReason};
 use crate::model::units::Resources;
 
 /// Condition for the retirement of a node.
@@ -40,6 +40,15 @@ pub enum NodeDisposition {
     Retire(RetireReason),
 }
 
+/// Drift of a node from its declaration.
+#[derive(Debug, Default)]
+pub(super) struct NodeDrift {
+    /// Reason to replace or remove the node, whether or not this is allowed now.
+    pub(super) due: Option<RetireReason>,
+    /// Every field in which the node differs.
+    pub(super) fields: Vec<DriftedField>,
+}
+
 /// Inputs of node dispositions, apart from the nodes themselves.
 pub struct DispositionInput<'a> {
     /// Desired state, as the repository declares it.
@@ -59,25 +68,31 @@ pub struct DispositionInput<'a> {
 }
 
 impl ExistingNodeBuilder<'_> {
-    /// Returns the drift of a managed node from its declaration.
-    pub(super) fn drift_reason(
-        &self,
-        node: &Node,
-        ours: &Instance,
-        pool: Option<&PoolName>,
-    ) -> Option<RetireReason> {
+    /// Returns the differences of a managed node from its declaration, and the reason to replace it.
+    pub(super) fn drift(&self, node: &Node, ours: &Instance, pool: Option<&PoolName>) -> NodeDrift {
         let declared = pool.and_then(|name| self.input.desired.pools.get(name));
-        let Some(pool) = declared else { return Some(RetireReason::PoolRemoved) };
-        let reason = self.retire_reason(node, ours, pool);
-        let reason = reason.filter(|reason| matches!(reason, RetireReason::Drifted { .. }));
+        let Some(pool) = declared else {
+            // A part of the repository that was not read may declare the pool.
+            let is_known =
+                self.input.frozen.is_none() && undeclared_pool_doubt(self.input).is_none();
+            let due = is_known.then_some(RetireReason::PoolRemoved);
+            return NodeDrift { due, fields: Vec::new() };
+        };
+        let mut fields = self.pool_differences(node, ours, pool);
+        let drifted = || fields.first().cloned().map(Into::into);
+        let is_requested = self.input.replace.contains(&node.name);
+        let requested = is_requested.then_some(RetireReason::Requested);
+        let due = requested.or_else(|| self.expiry(ours, pool)).or_else(drifted);
         let class = pool.node_class.as_ref();
         let class = class.and_then(|name| self.input.desired.node_classes.get(name));
-        reason.or_else(|| {
-            let spec = self.spec_digests.get(&pool.name)?;
-            let moved = drift::manual_change(node, ours, pool, class?, spec)?;
-            let DriftedField { field, is, declared } = moved;
-            Some(RetireReason::Drifted { field, is, declared })
-        })
+        if let Some((class, spec)) = class.zip(self.spec_digests.get(&pool.name)) {
+            for change in drift::manual_changes(node, ours, pool, class, spec) {
+                if fields.iter().all(|known| known.field != change.field) {
+                    fields.push(change);
+                }
+            }
+        }
+        NodeDrift { due, fields }
     }
 
     /// Returns what the solver may do with a member of a node group.
@@ -179,7 +194,7 @@ impl ExistingNodeBuilder<'_> {
             return blocked(BlockReason::ConsolidateAfter { seconds });
         }
         if is_blocked_by_budget("Empty") {
-            return blocked(BlockReason::Budget);
+            return blocked(BlockReason::BudgetZero);
         }
         match pool.consolidation {
             Consolidation::WhenEmptyOrUnderutilized | Consolidation::Balanced
@@ -258,48 +273,56 @@ impl ExistingNodeBuilder<'_> {
     }
 
     fn retire_reason(&self, node: &Node, instance: &Instance, pool: &Pool) -> Option<RetireReason> {
-        if let Expiry::After(limit) = pool.expire_after {
-            let age = self.input.at.duration_since(instance.launched_at);
-            if age >= limit {
-                let hours = |d: SignedDuration| u32::try_from(d.as_hours()).unwrap_or(u32::MAX);
-                return Some(RetireReason::Expired {
-                    age_hours: hours(age),
-                    limit_hours: hours(limit),
-                });
-            }
-        }
+        let drifted = || self.pool_differences(node, instance, pool).into_iter().next();
+        self.expiry(instance, pool).or_else(|| drifted().map(Into::into))
+    }
+
+    fn expiry(&self, instance: &Instance, pool: &Pool) -> Option<RetireReason> {
+        let Expiry::After(limit) = pool.expire_after else { return None };
+        let age = self.input.at.duration_since(instance.launched_at);
+        let hours = |d: SignedDuration| u32::try_from(d.as_hours()).unwrap_or(u32::MAX);
+        (age >= limit)
+            .then(|| RetireReason::Expired { age_hours: hours(age), limit_hours: hours(limit) })
+    }
+
+    /// Returns the differences from the pool for which a node is replaced, in the order of their
+    /// precedence.
+    fn pool_differences(&self, node: &Node, instance: &Instance, pool: &Pool) -> Vec<DriftedField> {
         // The owner of a group decides the settings of its nodes.
         if self.input.desired.node_groups.contains_key(&pool.name) {
-            return None;
+            return Vec::new();
         }
         let requirements = super::offer::pool_requirements(pool);
         let class = pool.node_class.as_ref();
         let class = class.and_then(|name| self.input.desired.node_classes.get(name));
         let launched = instance.tags.get(tag::SPEC);
-        if let Some(key) = requirements.unmatched(&node.labels) {
+        let label = |key: &LabelKey| {
             let of_commit = pool.labels.contains_key(key)
                 && launched.zip(class).is_some_and(|(l, c)| drift::had_other_labels(l, pool, c));
-            let state = node.labels.get(key).map_or("absent".to_owned(), ToString::to_string);
+            let is = node.labels.get(key).map_or("absent".to_owned(), ToString::to_string);
             let declared = requirements.get(key.as_str()).map(ToString::to_string);
-            return Some(RetireReason::Drifted {
-                field: format!("{}{key}", if of_commit { "template label " } else { "label " }),
-                is: state,
-                declared: declared.unwrap_or_default(),
-            });
-        }
+            let field = format!("{}{key}", if of_commit { "template label " } else { "label " });
+            DriftedField { field, is, declared: declared.unwrap_or_default() }
+        };
+        let mut found: Vec<DriftedField> =
+            requirements.unmatched(&node.labels).map(label).collect();
         let otherwise =
             launched.filter(|launched| self.spec_digests.get(&pool.name) != Some(launched));
         let changed = otherwise.zip(class).and_then(|(launched, class)| {
             let resolved = resolved_selectors(instance, class, self.observed);
             drift::changed_fields(launched, pool, class, &resolved)
         });
-        if let Some(field) = changed {
+        found.extend(changed.map(|field| {
             let (is, declared) = ("as launched".to_owned(), "changed since".to_owned());
-            return Some(RetireReason::Drifted { field, is, declared });
-        }
-        let moved = detect_cloud_drift(instance, class?, self.catalog, self.observed)?;
-        let DriftedField { field, is, declared } = moved;
-        Some(RetireReason::Drifted { field, is, declared })
+            DriftedField { field, is, declared }
+        }));
+        let class = class.into_iter();
+        found.extend(
+            class.filter_map(|class| {
+                detect_cloud_drift(instance, class, self.catalog, self.observed)
+            }),
+        );
+        found
     }
 }
 

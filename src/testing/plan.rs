@@ -264,6 +264,7 @@ pub(crate) fn explain(address: Address, reason: Reason) -> ExplainRow {
         reason,
         retire_reason: None,
         drift: None,
+        differences: Vec::new(),
         estimated: false,
         hourly_before: None,
         hourly_after: None,

@@ -241,9 +241,11 @@ fn stays() -> ExplainedRows {
     let (mut foreign, not_ours) = stay(("legacy", "7"), KeepReason::NotOurs, &[]);
     foreign.kind = ResourceKind::KubernetesNode;
     let blocked = KeepReason::Blocked { by: BlockReason::DoNotDisrupt };
+    let (protected, mut why_protected) = stay(("web", "3"), blocked, &[(API, 1)]);
+    why_protected.drift = Some(RetireReason::Expired { age_hours: 72, limit_hours: 24 });
     vec![
         (updated, why),
-        stay(("web", "3"), blocked, &[(API, 1)]),
+        (protected, why_protected),
         stay(("web", "0"), KeepReason::Needed { pods: 18 }, &[(API, 13), (QUEUE, 5)]),
         (foreign, not_ours),
     ]

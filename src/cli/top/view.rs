@@ -13,11 +13,10 @@ use crate::model::desired::Desired;
 use crate::model::ids::{Address, NodeName};
 use crate::model::observed::{Completeness, Instance, InstanceState, Node, Observed};
 use crate::model::units::Resources;
-use crate::plan::Plan;
 use crate::plan::wire::{
-    Action, Amount, ExplainRow, KeepReason, NodeState, Reason, ResourceChange, ResourceKind,
-    WorkloadKey, workload_key,
+    Action, Amount, ExplainRow, NodeState, ResourceChange, ResourceKind, WorkloadKey, workload_key,
 };
+use crate::plan::{Plan, is_blocked};
 use crate::planner::{self, Inputs, Scope};
 use crate::render::{TopNode, TopState, TopView, unread_sentences};
 
@@ -193,9 +192,6 @@ impl<'o> LiveNode<'o> {
     fn state(&self, row: &ResourceChange, explain: Option<&ExplainRow>, at: Timestamp) -> TopState {
         let Self { instance, node } = *self;
         let is_cordoned = node.is_some_and(|node| node.unschedulable);
-        let is_blocked = |explain: &ExplainRow| {
-            matches!(&explain.reason, Reason::Keep { because: KeepReason::Blocked { .. } })
-        };
         if instance.is_some_and(|instance| !instance.is_active()) {
             TopState::Terminating
         } else if is_cordoned && node.is_some_and(|node| node.cordon_reason().is_some()) {

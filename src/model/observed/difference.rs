@@ -1,8 +1,8 @@
 //! Differences between EC2, Auto Scaling and Kubernetes in the state of an instance.
 //!
 //! Short differences are normal: instances need time to boot, and nodes exist for minutes after
-//! their instances end. Each difference has its earliest possible start, to separate transient from
-//! lasting differences.
+//! their instances end. No source states when a difference began. Each one has the time before which
+//! it cannot have begun: a young instance or node may still change.
 
 use std::collections::BTreeSet;
 
@@ -31,6 +31,18 @@ pub enum Disagreement {
 }
 
 impl Disagreement {
+    /// Returns the event at the time `since` of a difference.
+    #[must_use]
+    pub fn event(self) -> &'static str {
+        match self {
+            Self::InstanceWithoutNode | Self::MemberWithoutNode => "launched",
+            Self::NodeWithoutInstance
+            | Self::NodeOfEndedInstance
+            | Self::NodesOfOneInstance
+            | Self::NodeOfNoInstance => "registered",
+        }
+    }
+
     /// Returns a short human-readable description.
     #[must_use]
     pub fn description(self) -> &'static str {
@@ -59,7 +71,8 @@ pub struct Difference {
     /// Auto Scaling group of the instance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupName>,
-    /// Earliest possible start: the launch of the instance, or the registration of the node.
+    /// Launch of the instance, or registration of the node. The difference began later, at an
+    /// unknown time.
     pub since: Timestamp,
 }
 

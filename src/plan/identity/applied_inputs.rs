@@ -214,6 +214,7 @@ impl<'a> AppliedReason<'a> {
             reason,
             retire_reason,
             drift: _,
+            differences: _,
             hourly_before,
             hourly_after,
             estimated: _,

@@ -52,7 +52,7 @@ pub(super) fn refusal(
     let choices = &shape.nodes.any_of;
     if !choices.iter().any(|choice| choice.matches_labels(view.labels)) {
         let keys: BTreeSet<_> =
-            choices.iter().filter_map(|choice| choice.unmatched(view.labels)).collect();
+            choices.iter().filter_map(|choice| choice.unmatched(view.labels).next()).collect();
         let keys: Vec<_> = keys.into_iter().map(LabelKey::as_str).collect();
         let why = match keys.as_slice() {
             [] => "its node affinity matches no node".to_owned(),

@@ -296,7 +296,7 @@ pub(super) fn unmet(context: &CheckContext<'_>, pool: &Pool, labels: &Labels) ->
         Ok(requirements) => requirements,
         Err(fault) => return Some(fault.clone()),
     };
-    let key = requirements.unmatched(labels)?;
+    let key = requirements.unmatched(labels).next()?;
     let allowed = requirements.get(key.as_str()).map(ToString::to_string).unwrap_or_default();
     let actual = labels.get(key).map_or("absent", |value| value.as_str());
     Some(format!("pool {} requires {key} {allowed}, the node has {actual}", pool.name))

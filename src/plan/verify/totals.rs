@@ -6,9 +6,10 @@ use super::Violations;
 use super::context::{CheckContext, CheckedRow, RowAction, count, total};
 use super::fargate::is_unrunnable;
 use crate::model::ids::workload_key;
-use crate::model::reason::KeepReason;
+use crate::model::reason::{BlockReason, KeepReason};
 use crate::plan::wire::{
-    Action, Amount, EvictionRow, NodeTotals, PodTotals, Reason, Summary, UnschedulableRow,
+    Action, Amount, EvictionRow, ExplainRow, NodeTotals, PodTotals, Reason, Summary,
+    UnschedulableRow,
 };
 
 pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
@@ -188,14 +189,32 @@ fn moves(context: &CheckContext<'_>) -> (u32, u32) {
     (least, most)
 }
 
+/// Returns true if a rule blocks a change that is due: the row states the change, the rule implies
+/// one, or an empty node stays that is not declared.
+fn is_change_blocked(explain: &ExplainRow) -> bool {
+    let Reason::Keep { because: KeepReason::Blocked { by } } = &explain.reason else {
+        return false;
+    };
+    let implies_change = matches!(
+        by,
+        BlockReason::NoOtherPlace
+            | BlockReason::Budget
+            | BlockReason::InTurn
+            | BlockReason::NodeLimit { .. }
+            | BlockReason::NotTargeted
+    );
+    let is_uncertain = matches!(
+        by,
+        BlockReason::NotReady | BlockReason::TagsLost { .. } | BlockReason::Unknown { .. }
+    );
+    let is_declared = *by == BlockReason::StaticPool;
+    let is_idle = explain.pods.is_empty() && !is_declared;
+    explain.drift.is_some() || implies_change || is_uncertain || is_idle
+}
+
 fn summary(context: &CheckContext<'_>, violations: &mut Violations) {
     let rows = |computed: fn(&CheckedRow<'_>) -> bool| {
         count(context.rows.iter().filter(|row| computed(row)))
-    };
-    let blocked = |row: &CheckedRow<'_>| {
-        row.explain.is_some_and(|explain| {
-            matches!(&explain.reason, Reason::Keep { because: KeepReason::Blocked { .. } })
-        })
     };
     let groups = context.group_rows.iter();
     let resized = count(groups.filter(|row| row.change.actions.as_slice() == [Action::Update]));
@@ -205,7 +224,7 @@ fn summary(context: &CheckContext<'_>, violations: &mut Violations) {
         change: rows(|row| row.action == RowAction::Update).saturating_add(resized),
         destroy,
         replace: rows(|row| row.action == RowAction::Replace),
-        blocked: rows(blocked),
+        blocked: rows(|row| row.explain.is_some_and(is_change_blocked)),
         destructive: destroy > 0,
         nodes: NodeTotals {
             before: rows(|row| row.before.is_some()),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Amount;
 use crate::model::ids::{Address, InstanceId, Shared, WorkloadKey};
 use crate::model::reason::{
-    Alternative, KeepReason, LaunchReason, Rejection, Relaxed, RetireReason,
+    Alternative, DriftedField, KeepReason, LaunchReason, Rejection, Relaxed, RetireReason,
 };
 use crate::model::units::MicroUsd;
 
@@ -36,11 +36,14 @@ pub struct ExplainRow {
     /// Reason of the retirement; present on rows that create and delete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retire_reason: Option<RetireReason>,
-    /// Difference between a retained node and its pool. If the pool changed since the launch, the
-    /// node is replaced as soon as this is allowed. A manual change of the node is part of the
-    /// drift report.
+    /// Change that is due on a retained row: the reason to replace or remove the node as soon as
+    /// this is allowed, or the changed bounds of a group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<RetireReason>,
+    /// Every field in which the existing node differs from its pool and node class, manual changes
+    /// included.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<DriftedField>,
     /// Price per hour before the apply; absent if no instance ran or the price is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hourly_before: Option<MicroUsd>,

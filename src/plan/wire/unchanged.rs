@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Amount, NodeState, PodCounts, Reason, ResourceKind};
 use crate::model::ids::{Address, InstanceId, Labels, NodeName, Uid};
-use crate::model::reason::RetireReason;
+use crate::model::reason::{DriftedField, RetireReason};
 use crate::model::units::MicroUsd;
 
 /// Unchanged rows with equal properties.
@@ -36,9 +36,12 @@ pub struct UnchangedGroup {
 pub struct UnchangedReason {
     /// The reason.
     pub reason: Reason,
-    /// Difference between the nodes and their pool.
+    /// Change that is due on the rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<RetireReason>,
+    /// Every field in which the nodes differ from their pool and node class.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<DriftedField>,
     /// Price per hour before the apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hourly_before: Option<MicroUsd>,

@@ -2,6 +2,9 @@
 
 use crate::model::reason::{KeepReason, LaunchReason, RetireReason};
 
+/// Word of a node that a rule protects, and for which no change is due.
+pub(super) const PROTECTED: &str = "noop_because_no_change_is_due";
+
 /// Returns the word of a launch; `retire` is the reason to retire the node that it replaces.
 pub(super) fn launch(reason: &LaunchReason, retire: Option<&RetireReason>) -> &'static str {
     match (reason, retire) {

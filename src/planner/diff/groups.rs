@@ -168,6 +168,7 @@ fn explain(name: &str, reason: Reason) -> ExplainRow {
         reason,
         retire_reason: None,
         drift: None,
+        differences: Vec::new(),
         estimated: false,
         hourly_before: None,
         hourly_after: None,

@@ -10,6 +10,7 @@ use crate::model::ids::{Address, NodeName, WorkloadId, WorkloadKey, workload_key
 use crate::model::observed::{Instance, Node, tag};
 use crate::model::reason::{KeepReason, LaunchReason, Rejection, RetireReason};
 use crate::model::requirement::key;
+use crate::plan::is_blocked;
 use crate::plan::wire::{
     Action, AlternativesRow, Amount, Change, Condition, ExplainRow, NodeState, PlacementRow,
     PodCounts, Precondition, Reason, ResourceChange, ResourceKind, UnschedulableRow,
@@ -77,6 +78,7 @@ impl PlanRows {
             rows.add_existing(&resolver, &identity, existing);
         }
         rows.record_placements(inputs, &addresses);
+        rows.count_blocked();
         rows.moved = moved_pods(inputs);
         rows.sort();
         rows
@@ -140,6 +142,7 @@ impl PlanRows {
             reason: Reason::Launch { because: resolver.with_address(reason) },
             retire_reason: retire.map(|retire| retire.reason.clone()),
             drift: None,
+            differences: replaced.map(|node| node.differences.clone()).unwrap_or_default(),
             hourly_before: replaced.and_then(|existing| existing.price),
             hourly_after: Some(node.price),
             estimated: node.price_estimated,
@@ -170,7 +173,6 @@ impl PlanRows {
         } else {
             let reason = target.keeps.get(&existing.name).cloned();
             let reason = reason.unwrap_or(KeepReason::Needed { pods: 0 });
-            self.blocked += u32::from(matches!(reason, KeepReason::Blocked { .. }));
             let hint = action_reason::keep(&reason);
             (Action::NoOp, Some(before.clone()), Reason::Keep { because: reason }, None, hint)
         };
@@ -202,7 +204,8 @@ impl PlanRows {
             group: group.map(batch_name),
             reason,
             retire_reason: None,
-            drift: existing.drift.clone().filter(|_| stays),
+            drift: existing.due.clone().filter(|_| stays),
+            differences: existing.differences.clone(),
             hourly_before: existing.price,
             hourly_after: existing.price.filter(|_| stays),
             estimated: stays && existing.price.is_some() && existing.price_estimated,
@@ -263,6 +266,20 @@ impl PlanRows {
             if row.pods_before == row.pods {
                 // Equal maps share one allocation.
                 row.pods_before = row.pods.clone();
+            }
+        }
+    }
+
+    /// Counts the blocked rows, which depend on the pods of each row. A protected row without a due
+    /// change gets the word of an unchanged one.
+    fn count_blocked(&mut self) {
+        for (change, explain) in self.changes.iter_mut().zip(&self.explain) {
+            let is_kept =
+                matches!(&explain.reason, Reason::Keep { because: KeepReason::Blocked { .. } });
+            if is_blocked(explain) {
+                self.blocked += 1;
+            } else if is_kept {
+                change.action_reason = Some(action_reason::PROTECTED.to_owned());
             }
         }
     }

@@ -288,7 +288,7 @@ pub(in crate::render) fn demand(plan: &Plan) -> String {
             row.counts.live,
             row.counts.planned,
             text(&amount(&row.requests), NAME),
-            text(&decider(&row.decided_by), NAME),
+            text(&decider(&row.decided_by, plan), NAME),
             text(&place, NAME),
             search_text([name.as_str()])
         )

@@ -64,6 +64,58 @@ fn minimum_of_a_group_blocks_only_a_due_change() {
 }
 
 #[test]
+fn explanation_of_a_blocked_node_states_the_due_change() {
+    use crate::plan::wire::{DriftedField, RetireReason};
+    let address = "ec2_instance.web[\"3\"]";
+    let mut plan = plan();
+    let mut rows = plan.capacity.explain.iter_mut();
+    let blocked = rows.find(|row| row.address.as_str() == address).expect("the blocked row");
+    let drifted = DriftedField {
+        field: "label node.kubernetes.io/instance-type".to_owned(),
+        is: "m5.large".to_owned(),
+        declared: "In m6a.large".to_owned(),
+    };
+    blocked.drift = Some(RetireReason::from(drifted.clone()));
+    blocked.differences = vec![drifted];
+    let found = explain(&plan, None, address).expect("a node");
+    let text = found.text(&TextStyle::default());
+    let change = "label node.kubernetes.io/instance-type: m5.large, declared: In m6a.large";
+    for expected in [
+        "# (annotated karpenter.sh/do-not-disrupt)",
+        &format!("# (a change of it is due: drifted: {change})"),
+        &format!("differs   {change}"),
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+#[test]
+fn drift_report_lists_every_field_and_other_differences() {
+    use crate::plan::wire::DriftedField;
+    let field = |field: &str, is: &str| DriftedField {
+        field: field.to_owned(),
+        is: is.to_owned(),
+        declared: "none".to_owned(),
+    };
+    let mut plan = plan();
+    plan.errored = true;
+    plan.capacity.diagnostics.push(crate::plan::wire::Diagnostic::error("", "is not YAML"));
+    plan.capacity.explain[0].differences = vec![field("taint a", "a"), field("label b\n", "b")];
+    let text = drift_text(&crate::plan::drift(&plan), &TextStyle::default());
+    let address = &plan.capacity.explain[0].address;
+    for expected in [
+        "Incomplete: ",
+        "error: is not YAML\n",
+        "Note: Objects have changed outside of Git\n",
+        &format!("  ~ {address}: taint a: a, declared: none\n"),
+        &format!("  ~ {address}: label b"),
+        "\nDifferent from the repository: ",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+#[test]
 fn pool_explanation_has_nodes_limits_and_refused_pods() {
     let plan = plan();
     let mut desired = crate::model::desired::Desired::default();
