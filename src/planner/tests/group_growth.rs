@@ -74,7 +74,7 @@ fn mix_of_a_partial_plan_counts_its_launches_alone() {
     }
 }
 
-/// A group that the flags name, and that Fleetwright resizes as well.
+/// Fleetwright may resize the group, and the flags of a Cluster Autoscaler name it.
 #[test]
 fn room_of_a_group_is_counted_once() {
     let flags =
@@ -84,7 +84,7 @@ fn room_of_a_group_is_counted_once() {
     scenario.scale(6);
     group(&mut scenario).tags.clear();
     manage(&mut scenario);
-    // Its name and labels do not reveal it.
+    // Its image alone reveals it.
     let id = scenario.observed.workloads[0].id.clone();
     let other = crate::model::ids::WorkloadId { name: "scaler".into(), ..id.clone() };
     scenario.observed.workloads[0].id = other.clone();
@@ -95,7 +95,7 @@ fn room_of_a_group_is_counted_once() {
     }
     let plan = scenario.plan();
     let grown: u32 = plan.capacity.cluster_autoscaler.iter().map(|row| row.nodes).sum();
-    assert_eq!(plan.summary.add + grown, 3);
+    assert_eq!((plan.summary.add, grown), (0, 3), "the group has room for three nodes");
     assert_eq!(plan.capacity.pods.unschedulable, 3);
 }
 

@@ -21,7 +21,7 @@ use packing::{Packing, Rules, WorkBudget, pack};
 
 use super::capacity_mix::growth_price;
 use super::external::{add_observed_group, unread_part};
-use super::{is_bare, live_group, member_count, observe_only_reason};
+use super::{is_bare, live_group, member_count};
 use crate::demand::{Demand, PodGroup};
 use crate::model::cluster_autoscaler::{AutoscalerFlags, ClusterAutoscaler, cluster_autoscalers};
 use crate::model::desired::{Desired, ExternalGroup, NodeGroup};
@@ -300,12 +300,9 @@ struct GroupSizes {
 /// Returns the sizes of a group, if the flags select it, Auto Scaling launches its nodes, and it is
 /// not full. Members that are still missing are launched anyway, so that their room counts.
 ///
-/// The plan itself fills the room of a group that Fleetwright resizes.
+/// No room counts twice: the plan resizes no group while a Cluster Autoscaler may (`group_resizer`).
 fn selected_sizes(group: &NodeGroup, flags: &AutoscalerFlags, input: &Input) -> Option<GroupSizes> {
-    let Input { desired, observed, .. } = *input;
-    if group.manage && observe_only_reason(group, desired, observed).is_none() {
-        return None;
-    }
+    let Input { observed, .. } = *input;
     let Some(live) = live_group(group, observed) else {
         // In an empty world, the group is created with the cluster.
         let bounds = flags.bounds(None, &group.tags, (group.min, group.max));

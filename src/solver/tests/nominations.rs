@@ -6,7 +6,7 @@ use super::pod_rules::{deployment, scenario};
 use crate::model::desired::WorstCase;
 use crate::model::units::MicroUsd;
 use crate::solver::{NodeRef, TargetFleet};
-use crate::testing::Scenario;
+use crate::testing::{Scenario, requirement};
 
 /// Returns a fleet of small pods that the scheduler spreads over all nodes, so that later large
 /// pods find no node with enough room.
@@ -61,6 +61,37 @@ fn pods_that_a_drain_evicts_are_not_nominated() {
     assert_eq!(second.retires.len(), first.target.launches.len());
     assert!(price(&second) > price(&first.target), "{:?}", price(&second));
     assert!(second.unschedulable.is_empty());
+}
+
+/// Evicted pods are not nominated, so some orders need one node more than others.
+#[test]
+fn steered_rollout_launches_no_node_without_pods() {
+    let spec = |memory: u32| {
+        format!(
+            "containers: [{{name: app, resources: {{requests: {{cpu: 300m, memory: {memory}Mi}}}}}}]"
+        )
+    };
+    let avoids_a = "affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: \
+                    [{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app: a}}}]}}";
+    let apart = format!("{}, {avoids_a}", spec(6_000));
+    let mut scenario = scenario(&[deployment("a", 1, &spec(512)), deployment("b", 2, &apart)]);
+    scenario.pool().requirements[0] =
+        requirement("node.kubernetes.io/instance-type", &["c5.large", "r5.large"]);
+    scenario.settings.steer = true;
+    let first = scenario.apply();
+    assert_eq!((first.summary.add, first.capacity.pods.unschedulable), (2, 0));
+    scenario.drift();
+    let plan = scenario.plan();
+    let summary = &plan.summary;
+    assert_eq!((summary.add, summary.destroy, plan.capacity.pods.unschedulable), (2, 2, 0));
+    let launches = plan.capacity.explain.iter().filter(|row| row.hourly_after.is_some());
+    let pods: Vec<u32> = launches.map(|row| row.pods.values().sum()).collect();
+    assert!(pods.iter().all(|pods| *pods > 0) && pods.iter().sum::<u32>() == 3, "{pods:?}");
+    // Two nodes of the dearer type hold the pods in every order.
+    let dearer =
+        scenario.catalog.types["r5.large"].offerings.iter().filter_map(|of| of.price).max();
+    let hourly = plan.capacity.cost.hourly_after;
+    assert!(dearer.is_some_and(|price| hourly <= price + price), "{hourly:?} {dearer:?}");
 }
 
 #[test]

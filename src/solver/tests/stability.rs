@@ -3,7 +3,7 @@
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use super::pod_rules::deployment;
+use super::pod_rules::{deployment, scenario};
 use crate::catalog::NodeSettings;
 use crate::manifest::read;
 use crate::model::desired::{Budget, Fleet, Tree, TreeFile};
@@ -314,6 +314,29 @@ fn unread_object_holds_only_its_own_node() {
         let diagnostics = scenario.plan().capacity.diagnostics;
         assert!(diagnostics.iter().any(|of| of.object == "Pod shop/odd"), "{diagnostics:?}");
     }
+}
+
+/// The new nodes of a limited pool could hold all pods, but only if kube-scheduler placed the
+/// large ones first.
+#[test]
+fn rollout_within_a_limit_leaves_no_pod_without_node() {
+    let containers = |cpu: u32| {
+        format!(
+            "containers: [{{name: app, resources: {{requests: {{cpu: {cpu}m, memory: 64Mi}}}}}}]"
+        )
+    };
+    let manifests = [deployment("a", 5, &containers(1_500)), deployment("b", 15, &containers(600))];
+    let mut scenario = scenario(&manifests);
+    scenario.pool().requirements[0] =
+        requirement("node.kubernetes.io/instance-type", &["m5.large"]);
+    assert_eq!(scenario.apply().summary.add, 20, "any order places one pod on each node");
+    scenario.drift();
+    scenario.pool().limits.nodes = Some(30);
+    let plan = scenario.plan();
+    let pods = plan.capacity.pods;
+    assert_eq!((pods.placed, pods.unschedulable), (20, 0));
+    assert!(plan.summary.add <= 10, "{:?}", plan.summary);
+    assert!(plan.summary.destroy > 0, "{:?}", plan.summary);
 }
 
 #[test]
