@@ -217,7 +217,6 @@ mod tests {
 
     #[test]
     fn init_excludes_the_directories_of_other_clusters() {
-        let overlay = "resources: [../../base]\n";
         let config = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}";
         let application = "{apiVersion: argoproj.io/v1alpha1, kind: Application, metadata: {name: web}, \
                            spec: {source: {repoURL: https://example.com/x, path: us/apps}, \
@@ -226,7 +225,8 @@ mod tests {
             ("base/kustomization.yaml", "resources: [web.yaml]\n"),
             ("base/web.yaml", WEB),
             ("eu/apps/web/kustomization.yaml", "resources: [../../../base]\n"),
-            ("eu/jobs/kustomization.yaml", overlay),
+            ("eu/jobs/kustomization.yaml", "resources: [job.yaml]\n"),
+            ("eu/jobs/job.yaml", config),
             ("eu/argo.yaml", config),
             ("us/apps/web/kustomization.yaml", "resources: [../../../base]\n"),
             ("us/jobs/kustomization.yaml", "resources: [job.yaml]\n"),

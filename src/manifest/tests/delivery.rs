@@ -93,7 +93,7 @@ fn contradicting_objects_name_both_delivering_files() {
     };
     let note = ", annotations: {config.kubernetes.io/origin: 'path: ../tree/base/pods.yaml'}";
     let (prod, staging) = (pod("a", note), pod("a", note).replace("cpu: 1", "cpu: 2"));
-    let scenario = DeliveryScenario::new(&[
+    let mut scenario = DeliveryScenario::new(&[
         ("base/kustomization.yaml", "resources: [pods.yaml]"),
         ("base/pods.yaml", &pod("a", "")),
         ("k8s/prod/sync.yaml", &sync("apps/prod")),
@@ -101,8 +101,10 @@ fn contradicting_objects_name_both_delivering_files() {
         ("apps/prod/kustomization.yaml", "resources: [../../base]"),
         ("apps/staging/kustomization.yaml", "resources: [../../base]"),
     ]);
-    let scenario = scenario.rendered("apps/prod", &prod, &["base/pods.yaml"]);
-    let scenario = scenario.rendered("apps/staging", &staging, &["base/pods.yaml"]);
+    for (path, output) in [("apps/prod", &prod), ("apps/staging", &staging)] {
+        let files = ["base/pods.yaml", &format!("{path}/kustomization.yaml")];
+        scenario = scenario.rendered(path, output, &files);
+    }
     let problems = scenario.read().problems;
     let messages: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
     let expected = "as delivered by Kustomization flux-system/flux-system \
