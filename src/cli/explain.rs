@@ -67,16 +67,16 @@ mod tests {
         let broken = shown("shop/web");
         assert_eq!(broken.exit, Exit::Failed);
         assert!(broken.err.starts_with("Incomplete: 1 error"), "{}", broken.err);
-        assert!(broken.err.contains("error: apps/shop.yaml:1: is not YAML"), "{}", broken.err);
+        assert!(broken.err.contains("error: apps/shop.yaml:2: is not YAML"), "{}", broken.err);
         let decided =
             "9 pods planned, decided by the cluster, as it is not in the files that could";
         assert!(broken.out.contains(decided), "{}", broken.out);
         let unknown = shown("shop/wep");
         assert_eq!(unknown.exit, Exit::Failed);
-        assert!(unknown.err.contains("error: apps/shop.yaml:1: is not YAML"), "{}", unknown.err);
+        assert!(unknown.err.contains("error: apps/shop.yaml:2: is not YAML"), "{}", unknown.err);
         let drift = run_command(&[&["drift", path], &at[..]].concat());
         assert_eq!(drift.exit, Exit::Failed);
-        assert!(drift.out.contains("error: apps/shop.yaml:1: is not YAML"), "{}", drift.out);
+        assert!(drift.out.contains("error: apps/shop.yaml:2: is not YAML"), "{}", drift.out);
         assert!(!drift.out.contains("declares 0"), "{}", drift.out);
     }
 }

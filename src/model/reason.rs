@@ -361,10 +361,10 @@ pub enum BlockReason {
     /// The plan is limited to other addresses (`--target`, `--exclude`).
     #[serde(rename = "not-targeted")]
     NotTargeted,
-    /// A disruption budget of the pool is exhausted.
+    /// A disruption budget of the pool delays a removal.
     #[serde(rename = "budget")]
     Budget,
-    /// An active disruption budget of the pool allows no removal of empty or underutilized nodes.
+    /// An active disruption budget of the pool allows no consolidation, and the node has pods.
     #[serde(rename = "budget-zero")]
     BudgetZero,
     /// The pool has a fixed number of nodes.

@@ -123,16 +123,16 @@ fn is_instance_label(key: &str) -> bool {
 
 /// Returns the differences that an earlier commit explains.
 fn nodes_behind(plan: &Plan) -> Vec<Diagnostic> {
-    let of_row = |row: &ExplainRow| -> Vec<Diagnostic> {
+    let of_row = |row: &ExplainRow| {
         let fields = drifted_fields(row).into_iter().filter(|drifted| !is_manual(&drifted.field));
         let message =
             |DriftedField { field, is, declared }| format!("{field}: {is}, declared: {declared}");
         let is_removed = reasons(row).any(|reason| *reason == RetireReason::PoolRemoved);
         let removed = is_removed.then(|| "its pool is no longer declared".to_owned());
-        let messages = fields.map(message).chain(removed);
-        messages.map(|message| behind(None, row.address.to_string(), message)).collect()
+        let messages: Vec<String> = fields.map(message).chain(removed).collect();
+        (!messages.is_empty()).then(|| behind(None, row.address.to_string(), messages.join("; ")))
     };
-    plan.capacity.explain.iter().flat_map(of_row).collect()
+    plan.capacity.explain.iter().filter_map(of_row).collect()
 }
 
 fn behind(origin: Option<Origin>, object: String, message: String) -> Diagnostic {

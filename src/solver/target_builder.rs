@@ -273,6 +273,11 @@ impl TargetBuilder<'_> {
             {
                 KeepReason::Needed { pods }
             }
+            NodeDisposition::Keep(KeepReason::Blocked { by: BlockReason::BudgetZero })
+                if pods == 0 =>
+            {
+                blocked(BlockReason::Budget)
+            }
             NodeDisposition::Keep(reason) => reason.clone(),
             NodeDisposition::Retire(_) => blocked(BlockReason::NoOtherPlace),
             NodeDisposition::RemoveWhenEmpty(by @ BlockReason::PolicyWhenEmpty) if pods > 0 => {

@@ -12,6 +12,7 @@ use crate::model::reason::RetireReason;
 use crate::model::requirement::label;
 use crate::plan::wire::{Decider, DiagnosticSeverity, Plan};
 use crate::plan::{RowSelection, drift, has_drift, manual_changes};
+use crate::planner;
 use crate::testing::pods::no_schedule;
 use crate::testing::{Scenario, workload_id};
 
@@ -110,7 +111,7 @@ fn absence_from_a_broken_repository_is_no_removal() {
     let broken = Problem::error(Origin::new("apps/shop.yaml", 37), "", "is not YAML");
     scenario.desired.problems.push(broken);
     let pools = std::mem::take(&mut scenario.desired.pools);
-    let plan = scenario.plan();
+    let plan = planner::plan(&scenario.inputs());
     assert_eq!(changes(&plan), (0, 0));
     let row = &plan.capacity.demand[0];
     assert_eq!((&row.decided_by, row.counts.planned), (&Decider::World, 3));
