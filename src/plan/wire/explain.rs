@@ -36,7 +36,7 @@ pub struct ExplainRow {
     /// Reason of the retirement; present on rows that create and delete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retire_reason: Option<RetireReason>,
-    /// Change that is due on a retained row: the reason to replace or remove the node as soon as
+    /// Change that is due on a retained row. It is the reason to replace or remove the node once
     /// this is allowed, or the changed bounds of a group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<RetireReason>,
