@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::blocked::is_blocked;
 use super::canonical::hash;
 use super::digest::{digest, has_complete_digest};
 use super::wire::{
@@ -24,7 +25,6 @@ use super::wire::{
     ResourceKind, Summary,
 };
 use crate::model::ids::{Address, ChangeId, Digest, PlanId};
-use crate::model::reason::KeepReason;
 use applied_inputs::AppliedInputs;
 
 /// Domain separation: hashes of different kinds never coincide.
@@ -173,7 +173,7 @@ pub fn totals(plan: &Plan) -> Summary {
         .capacity
         .explain
         .iter()
-        .filter(|row| matches!(&row.reason, Reason::Keep { because: KeepReason::Blocked { .. } }))
+        .filter(|row| is_blocked(row))
         .map(|row| &row.address)
         .collect();
     Summary {

@@ -4,6 +4,8 @@
 //! plan, and `apply` decides whether to apply it. Invariant: a plan that was read has a supported
 //! version, and the digest and identity of its own contents.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::error::Category;
@@ -11,7 +13,8 @@ use thiserror::Error;
 
 use super::digest::{digest, has_complete_digest};
 use super::identity::{plan_id, totals};
-use super::wire::{FORMAT_VERSION, Plan};
+use super::wire::{FORMAT_VERSION, KeepReason, Plan, Reason, ResourceKind};
+use crate::model::ids::Address;
 use super::{UNCHANGED_BYTES_MAX, canonical, changes_only, checksum};
 
 /// Maximum size of a plan in bytes: ten times the size of a plan for 5,000 nodes.
@@ -247,7 +250,11 @@ fn verify_identity(plan: &Plan, newer: bool) -> Result<(), ReadPlanError> {
 
 /// Returns a description of a derived field that contradicts its source fields.
 fn contradiction(plan: &Plan) -> Option<String> {
-    let computed = totals(plan);
+    let mut computed = totals(plan);
+    if plan.summary.blocked == protected_rows(plan) {
+        // Older programs also counted rows that a rule protects while no change is due.
+        computed.blocked = plan.summary.blocked;
+    }
     if plan.summary != computed {
         let to_text = |summary| canonical::compact(summary).unwrap_or_default();
         let (stated, computed) = (to_text(&plan.summary), to_text(&computed));
@@ -259,6 +266,17 @@ fn contradiction(plan: &Plan) -> Option<String> {
         Some(check) => Some(format!("`applyable` is true, and {} denies it", check.name)),
         None => plan.errored.then(|| "`applyable` is true, and so is `errored`".to_owned()),
     }
+}
+
+/// Returns the number of nodes that a rule protects, whether or not a change is due.
+fn protected_rows(plan: &Plan) -> u32 {
+    let groups = plan.resource_changes.iter().filter(|r| r.kind == ResourceKind::AutoscalingGroup);
+    let groups: BTreeSet<&Address> = groups.map(|row| &row.address).collect();
+    let is_kept = |reason: &Reason| {
+        matches!(reason, Reason::Keep { because: KeepReason::Blocked { .. } })
+    };
+    let rows = plan.capacity.explain.iter().filter(|row| is_kept(&row.reason));
+    u32::try_from(rows.filter(|row| !groups.contains(&row.address)).count()).unwrap_or(u32::MAX)
 }
 
 impl Plan {
