@@ -125,12 +125,6 @@ impl NodeOpening {
         opens.max(places)
     }
 
-    /// Returns true while kube-scheduler places pending pods on opened nodes. No event tells when it
-    /// has placed the last one.
-    pub(super) fn is_placing_pods(&self, now: Timestamp) -> bool {
-        self.pending > 0 && self.places_pods_until().is_some_and(|until| now < until)
-    }
-
     /// Returns true if kube-scheduler may place pods on the node soon, or did until a moment ago.
     fn takes_pods(&self, node: &Uid, now: Timestamp) -> bool {
         let opened = self.opened_at.get(node);

@@ -275,7 +275,6 @@ impl ControllerState {
         let refresh = self.revisions.settings().map_or(BUSY_REFRESH, |settings| settings.refresh);
         let is_busy = !self.interruptions.all.is_empty()
             || self.opening.has_closed_nodes()
-            || self.opening.is_placing_pods(now)
             || self.observation.unobserved.missing_launch(&observed).is_some();
         self.observation.schedule(refresh, is_busy, now);
         self.observation.summary = Some(status_snapshot::summarize(&observed));

@@ -466,28 +466,3 @@ fn pods_arrive_for_ten_seconds_after_the_last_was_placed_unless_their_number_gre
     harness.modify(|state| state.planning.current = Some(grown.clone()));
     assert_eq!(until(&harness), None, "one of four pods has no node yet");
 }
-
-#[test]
-fn cluster_is_observed_often_until_the_pods_are_placed() {
-    let mut harness = leads(Mode::Full, Some(plan_for(3)));
-    observe(&mut harness, 1, seen(1, &PENDING));
-    let nodes = [1, 2].map(|id| {
-        let node = format!("node-of-i-{id}");
-        (format!("uid-of-i-{id}").as_str().into(), node.as_str().into(), Ok(()))
-    });
-    let batch = OpenedBatch { nominations: vec![], nodes: nodes.to_vec() };
-    step(&mut harness, 2, Event::NodesOpened(batch));
-    let open = |seconds, pods: &[(&str, Option<&str>)]| {
-        let mut world = seen(seconds, pods);
-        world.nodes.values_mut().for_each(|node| node.taints.clear());
-        world
-    };
-    let mut due_after = |seconds, pods: &[(&str, Option<&str>)]| {
-        observe(&mut harness, seconds, open(seconds, pods));
-        harness.state().observation.reads.due
-    };
-    let [a, b, c] = ["a", "b", "c"].map(|pod| (pod, Some("node-of-i-2")));
-    assert_eq!(due_after(3, &[a, ("b", None), ("c", None)]), at(8));
-    due_after(8, &[a, b, c]);
-    assert!(due_after(13, &[a, b, c]) > at(18), "all are placed");
-}
