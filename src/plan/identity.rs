@@ -21,8 +21,8 @@ use super::blocked::is_blocked;
 use super::canonical::hash;
 use super::digest::{digest, has_complete_digest};
 use super::wire::{
-    Action, Base, Contingency, Guard, JudgedBy, NodeTotals, Plan, Reason, ResourceChange,
-    ResourceKind, Summary,
+    Action, Base, Contingency, Guard, JudgedBy, NodeTotals, Plan, ResourceChange, ResourceKind,
+    Summary,
 };
 use crate::model::ids::{Address, ChangeId, Digest, PlanId};
 use applied_inputs::AppliedInputs;

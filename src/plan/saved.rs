@@ -14,8 +14,8 @@ use thiserror::Error;
 use super::digest::{digest, has_complete_digest};
 use super::identity::{plan_id, totals};
 use super::wire::{FORMAT_VERSION, KeepReason, Plan, Reason, ResourceKind};
-use crate::model::ids::Address;
 use super::{UNCHANGED_BYTES_MAX, canonical, changes_only, checksum};
+use crate::model::ids::Address;
 
 /// Maximum size of a plan in bytes: ten times the size of a plan for 5,000 nodes.
 pub const PLAN_BYTES_MAX: usize = 64 << 20;
@@ -272,9 +272,8 @@ fn contradiction(plan: &Plan) -> Option<String> {
 fn protected_rows(plan: &Plan) -> u32 {
     let groups = plan.resource_changes.iter().filter(|r| r.kind == ResourceKind::AutoscalingGroup);
     let groups: BTreeSet<&Address> = groups.map(|row| &row.address).collect();
-    let is_kept = |reason: &Reason| {
-        matches!(reason, Reason::Keep { because: KeepReason::Blocked { .. } })
-    };
+    let is_kept =
+        |reason: &Reason| matches!(reason, Reason::Keep { because: KeepReason::Blocked { .. } });
     let rows = plan.capacity.explain.iter().filter(|row| is_kept(&row.reason));
     u32::try_from(rows.filter(|row| !groups.contains(&row.address)).count()).unwrap_or(u32::MAX)
 }
