@@ -128,7 +128,7 @@ use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 use crate::model::units::MicroUsd;
 use attach_limits::VolumeLimits;
 use converge::{ConvergedFleet, Passes};
-use disruption_budget::DisruptionBudgets;
+use disruption_budget::{DisruptionBudgets, DriftedNodes};
 use offer_admission::OfferAdmission;
 use pod_variants::SplitDemand;
 use scheduling_runs::CoveredOrders;
@@ -273,7 +273,7 @@ pub struct PackedFleet {
 #[must_use]
 pub fn packing(input: &Input, proof: Option<Proof>) -> PackedFleet {
     let Prepared { demand_by_shape: apart, offers, existing, static_nodes: _, pace } =
-        Prepared::new(input, &BTreeSet::new());
+        Prepared::new(input, &DriftedNodes::default());
     let (demand, list) = (&apart.demand, &offers.list);
     let existing = &*existing;
     let admission = OfferAdmission::new(&demand.groups, list);
@@ -299,8 +299,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// Drifted nodes of `irreplaceable` stay.
-    fn new(input: &Input, irreplaceable: &BTreeSet<NodeName>) -> Self {
+    fn new(input: &Input, drifted: &DriftedNodes) -> Self {
         let apart = SplitDemand::new(input.demand);
         let shapes = apart.demand.groups.iter().map(|group| &*group.shape);
         let supply = OfferInput {
@@ -331,7 +330,7 @@ impl Prepared {
             input.observed,
             &mut existing,
             &apart.demand.groups,
-            irreplaceable,
+            drifted,
         );
         let fixed = StaticPoolNodes::decide(&circumstances, input.observed, &offers, &mut existing);
         existing.extend(fixed.as_existing_nodes());
@@ -340,48 +339,51 @@ impl Prepared {
     }
 }
 
-/// Maximum number of solutions of one input.
-const SOLUTIONS_MAX: usize = 10;
-
 /// Returns the target fleet.
 ///
 /// A drifted node whose pods have no other place stays. It must not use up the disruption budget
-/// of its pool: the target is then computed without it, so that other nodes are replaced.
+/// of its pool: the target is then computed without such nodes, so that others are replaced.
 #[must_use]
 pub fn solve(input: &Input) -> Solution {
-    let mut irreplaceable = BTreeSet::new();
-    let mut solution = solve_without(input, &irreplaceable);
-    for _ in 1..SOLUTIONS_MAX {
-        let stuck = solution.stuck_nodes();
-        if stuck.is_empty() {
-            break;
-        }
-        irreplaceable.extend(stuck);
-        solution = solve_without(input, &irreplaceable);
+    let first = solve_with(input, &DriftedNodes::default());
+    if !first.has_stuck_node() {
+        return first;
     }
-    solution
+    let all = DriftedNodes { ignore_budgets: true, ..DriftedNodes::default() };
+    let mut irreplaceable = solve_with(input, &all).irreplaceable_nodes();
+    irreplaceable.extend(first.irreplaceable_nodes());
+    solve_with(input, &DriftedNodes { irreplaceable, ignore_budgets: false })
 }
 
 impl Solution {
-    /// Returns the drifted nodes that stay because their pods have no other place, while the budget
-    /// of their pool blocks another drifted node.
-    fn stuck_nodes(&self) -> BTreeSet<NodeName> {
+    /// Returns true if a drifted node stays because its pods have no other place, while the budget of
+    /// its pool blocks another drifted node.
+    fn has_stuck_node(&self) -> bool {
         let by_budget = NodeDisposition::Keep(KeepReason::Blocked { by: BlockReason::Budget });
         let blocked = self.existing_nodes.iter().filter(|node| node.disposition == by_budget);
         let pools: BTreeSet<_> = blocked.filter_map(|node| node.pool.as_ref()).collect();
-        let has_no_place = |node: &&ExistingNode| {
+        let is_blocked =
+            |node: &&ExistingNode| node.pool.as_ref().is_some_and(|p| pools.contains(p));
+        self.drifted_without_place().any(|node| is_blocked(&node))
+    }
+
+    /// Returns the drifted nodes that stay because their pods have no other place.
+    fn irreplaceable_nodes(&self) -> BTreeSet<NodeName> {
+        self.drifted_without_place().map(|node| node.name.clone()).collect()
+    }
+
+    fn drifted_without_place(&self) -> impl Iterator<Item = &ExistingNode> {
+        self.existing_nodes.iter().filter(|node| {
             let keep = self.target.keeps.get(&node.name);
             matches!(node.disposition, NodeDisposition::Retire(RetireReason::Drifted { .. }))
                 && keep == Some(&KeepReason::Blocked { by: BlockReason::NoOtherPlace })
-                && node.pool.as_ref().is_some_and(|pool| pools.contains(pool))
-        };
-        self.existing_nodes.iter().filter(has_no_place).map(|node| node.name.clone()).collect()
+        })
     }
 }
 
-fn solve_without(input: &Input, irreplaceable: &BTreeSet<NodeName>) -> Solution {
+fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
     let Prepared { demand_by_shape: apart, offers, mut existing, static_nodes: fixed, pace } =
-        Prepared::new(input, irreplaceable);
+        Prepared::new(input, drifted);
     let groups = &apart.demand.groups;
     let (demand, list) = (&apart.demand, &offers.list);
     let admission = OfferAdmission::new(groups, list);

@@ -184,10 +184,12 @@ fn nothing_declared(fleet: &Fleet, desired: &Desired, files: usize) -> Option<Pr
     let is_empty = fleet.origin.is_none()
         && desired.workloads.is_empty()
         && desired.pools.is_empty()
+        && desired.auto_mode_pools.is_empty()
+        && desired.node_classes.is_empty()
         && desired.node_groups.is_empty()
         && desired.fargate_profiles.is_empty()
         && desired.unresolved.is_empty()
-        && desired.problems.is_empty();
+        && desired.problems.iter().all(|problem| problem.severity != Severity::Error);
     let message = format!("none of {files} files declares a workload or a pool");
     is_empty.then(|| {
         Problem::error(Origin::new(".", 0), "", message)

@@ -75,18 +75,27 @@ fn active_budgets<'a>(
     active
 }
 
+/// How budgets treat drifted nodes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct DriftedNodes {
+    /// Nodes that stay, because their pods have no other place.
+    pub(super) irreplaceable: BTreeSet<NodeName>,
+    /// True if every drifted node may be replaced.
+    pub(super) ignore_budgets: bool,
+}
+
 impl DisruptionBudgets {
     /// Returns the active budgets. Blocks the drifted nodes beyond them, in order of name, and those
-    /// of `irreplaceable`, which take no part of a budget.
+    /// that are irreplaceable, which take no part of a budget.
     pub(super) fn new(
         desired: &Desired,
         at: Timestamp,
         observed: &Observed,
         standing: &mut [ExistingNode],
         groups: &[PodGroup],
-        irreplaceable: &BTreeSet<NodeName>,
+        drifted: &DriftedNodes,
     ) -> Self {
-        for node in standing.iter_mut().filter(|node| irreplaceable.contains(&node.name)) {
+        for node in standing.iter_mut().filter(|node| drifted.irreplaceable.contains(&node.name)) {
             let by = BlockReason::NoOtherPlace;
             node.disposition = NodeDisposition::Keep(KeepReason::Blocked { by });
         }
@@ -96,14 +105,14 @@ impl DisruptionBudgets {
         }
         let begun = standing.iter().filter(|node| has_begun(desired, observed, node));
         let begun = begun.map(|node| node.name.clone()).collect();
-        Self::from_active(&active, standing, groups, &begun)
+        Self::from_active(&active, standing, groups, (&begun, drifted.ignore_budgets))
     }
 
     fn from_active(
         active: &[ActiveBudget],
         standing: &mut [ExistingNode],
         groups: &[PodGroup],
-        begun: &BTreeSet<NodeName>,
+        (begun, ignore_drifted): (&BTreeSet<NodeName>, bool),
     ) -> Self {
         let mut left: Vec<usize> = active.iter().map(|budget| budget.most).collect();
         let occupied = occupied_nodes(groups);
@@ -122,7 +131,7 @@ impl DisruptionBudgets {
                         for at in bounds(DRIFTED) {
                             left[at] = left[at].saturating_sub(1);
                         }
-                    } else if !consume(&mut left, &bounds(DRIFTED)) {
+                    } else if !ignore_drifted && !consume(&mut left, &bounds(DRIFTED)) {
                         let by = BlockReason::Budget;
                         node.disposition = NodeDisposition::Keep(KeepReason::Blocked { by });
                     }

@@ -160,7 +160,9 @@ impl UnschedulableReport<'_> {
         }
         let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
         let rejected = self.rejected_offers(shape, index, context);
-        if rejected.iter().all(|rejected| rejected.obstacle.is_declared())
+        // A pool that could not be read may be the one for these pods.
+        if self.offers.refusals.is_empty()
+            && rejected.iter().all(|rejected| rejected.obstacle.is_declared())
             && let Some(reason) = auto_mode_reason(shape, self.input, offerings)
         {
             return excluded(reason, None);

@@ -250,10 +250,10 @@ fn static_volumes(name: &str, volumes: &[StaticVolume], claims: &[StaticClaim]) 
 
 #[test]
 fn claim_takes_a_static_volume_as_the_controller_chooses() {
-    let everywhere = "a b c n1 n2";
     // The nodes of claim `x`; `None` if it is unknown which volume it gets.
     type Case =
         (&'static str, &'static [StaticVolume], &'static [StaticClaim], Option<&'static str>);
+    let everywhere = "a b c n1 n2";
     let cases: [Case; 12] = [
         ("no volume", &[], &[("x", 1, "")], None),
         ("the only one", &[("v", 1, "b", "s")], &[("x", 1, "")], Some("b")),

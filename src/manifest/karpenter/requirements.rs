@@ -1,9 +1,10 @@
 //! Requirements and labels of pools.
 
 use super::super::decode::{Field, FieldMap};
-use super::super::labels::{LabelOwner, NODE_OPERATORS, expression_of, labels};
+use super::super::labels::{LabelOwner, NODE_OPERATORS, expression_of, label_key, labels};
 use crate::model::desired::{Generation, PoolRequirement, Severity};
 use crate::model::ids::{LabelValue, Labels};
+use crate::model::pod::Expression;
 use crate::model::requirement::{Operator, is_restricted, key, known_values};
 
 /// Operators of pool requirements in v1.
@@ -74,13 +75,12 @@ fn pool_requirement(
     generation: Generation,
     check_key: fn(&Field<'_>, &str),
 ) -> Option<PoolRequirement> {
-    if excludes_nothing(map) {
-        map.ignore(&["key", "operator", "values", "minValues"]);
-        map.finish(Severity::Warning);
-        return None;
-    }
     let allowed = if generation == Generation::V1 { V1_OPERATORS } else { NODE_OPERATORS };
-    let expression = expression_of(map, LabelOwner::Node, allowed);
+    let expression = if excludes_nothing(map) {
+        any_value(map)
+    } else {
+        expression_of(map, LabelOwner::Node, allowed)
+    };
     let min_values = map.get("minValues").and_then(|field| {
         let least = field.int::<u32>(1)?;
         if least > MIN_VALUES_MAX {
@@ -102,7 +102,14 @@ fn pool_requirement(
     Some(requirement)
 }
 
-/// Returns true for `NotIn` without values, which Karpenter accepts and which restricts nothing.
+/// Returns the expression of `NotIn` without values, which leaves the value open.
+fn any_value(map: &FieldMap<'_>) -> Option<Expression> {
+    map.ignore(&["operator", "values"]);
+    let key = label_key(&map.required("key")?, LabelOwner::Node)?;
+    Some(Expression { key, operator: Operator::Exists, values: Vec::new() })
+}
+
+/// Returns true for `NotIn` without values, which Karpenter accepts.
 fn excludes_nothing(map: &FieldMap<'_>) -> bool {
     let operator = map.get("operator").and_then(|field| field.node.text());
     operator == Some("NotIn") && map.get("values").is_none_or(|field| field.items().count() == 0)

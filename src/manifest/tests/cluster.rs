@@ -86,10 +86,7 @@ fn an_empty_pdb_selector_depends_on_the_version() {
     assert!(problem(both).contains("has both `minAvailable` and `maxUnavailable`"));
 }
 
-#[test]
-fn storage_is_kept_with_its_topology() {
-    let desired = clean(
-        "apiVersion: storage.k8s.io/v1
+const STORAGE: &str = "apiVersion: storage.k8s.io/v1
 kind: StorageClass
 metadata:
   name: gp3
@@ -132,8 +129,11 @@ spec:
   selector:
     matchLabels: {app: files}
     matchExpressions: [{key: tier, operator: NotIn, values: [old]}]
-",
-    );
+";
+
+#[test]
+fn storage_is_kept_with_its_topology() {
+    let desired = clean(STORAGE);
     let class = &desired.storage_classes["gp3"];
     assert!(class.wait_for_first_consumer && class.is_default);
     let zone = &class.allowed_topologies[0].expressions[0];
