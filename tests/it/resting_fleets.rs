@@ -128,4 +128,11 @@ fn steered_fleet_shrinks_with_its_pods() {
     // The disruption budget allows a part of the way.
     let (standing, fresh) = (price("sim:world"), price("empty"));
     assert!(standing < 1.15 * fresh, "{standing} $/h, a new fleet {fresh} $/h");
+    // The fleet comes to rest within the pace of the budget.
+    for _ in 0..6 {
+        assert_eq!(workspace.run(&apply).code, Some(0));
+    }
+    let planned = workspace.run(&[&STEER[..], &["sim:world"]].concat());
+    let rest: Json = serde_json::from_str(&planned.out).expect("a plan");
+    assert!(changes(&rest).is_empty(), "{:?}", changes(&rest).first());
 }
