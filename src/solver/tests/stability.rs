@@ -6,7 +6,7 @@ use rand_pcg::Pcg64;
 use super::pod_rules::{deployment, scenario};
 use crate::catalog::NodeSettings;
 use crate::manifest::read;
-use crate::model::desired::{Budget, Fleet, Tree, TreeFile};
+use crate::model::desired::{Budget, Fleet, Scale, Tree, TreeFile};
 use crate::model::ids::NodeName;
 use crate::model::market::alternative_price_max;
 use crate::model::observed::UnreadObject;
@@ -337,6 +337,44 @@ fn rollout_within_a_limit_leaves_no_pod_without_node() {
     assert_eq!((pods.placed, pods.unschedulable), (20, 0));
     assert!(plan.summary.add <= 10, "{:?}", plan.summary);
     assert!(plan.summary.destroy > 0, "{:?}", plan.summary);
+}
+
+/// The packing has no place for some pods that the scheduler model places on a new node.
+#[test]
+fn limited_rollout_costs_no_more_than_the_fleet_before() {
+    let container = |cpu: u32, memory: u32| {
+        format!(
+            "containers: [{{name: app, resources: {{requests: {{cpu: {cpu}m, memory: {memory}Mi}}}}}}]"
+        )
+    };
+    let rule = |key: &str, app: &str, more: &str| {
+        format!("topologyKey: {key}, labelSelector: {{matchLabels: {{app: {app}}}}}{more}")
+    };
+    let spread = rule("topology.kubernetes.io/zone", "a", ", maxSkew: 3");
+    let spread =
+        format!("topologySpreadConstraints: [{{whenUnsatisfiable: DoNotSchedule, {spread}}}]");
+    let together = rule(key::HOSTNAME, "b", "");
+    let together = format!(
+        "affinity: {{podAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: [{{{together}}}]}}}}"
+    );
+    let mut scenario = scenario(&[
+        deployment("a", 3, &format!("{}, {spread}", container(450, 2_000))),
+        deployment("b", 2, &format!("{}, {together}", container(1_500, 512))),
+    ]);
+    scenario.pool().requirements[0] =
+        requirement("node.kubernetes.io/instance-type", &["m5.large"]);
+    scenario.pool().limits.nodes = Some(6);
+    scenario.settings.steer = true;
+    let before = scenario.apply().capacity.cost.hourly_after;
+    assert_eq!(before, MicroUsd(4 * 96_000));
+    let workloads = scenario.desired.workloads.values_mut();
+    workloads.for_each(|workload| workload.scale = Scale::Replicas(3));
+    scenario.drift();
+    let plan = scenario.plan();
+    let pods = plan.capacity.pods;
+    assert_eq!((pods.placed, pods.unschedulable), (5, 1));
+    assert!(plan.summary.destroy > 0, "{:?}", plan.summary);
+    assert_eq!(plan.capacity.cost.hourly_after, before);
 }
 
 #[test]
