@@ -49,14 +49,11 @@ fn source(settings: &ExplainSettings, plan: &Plan) -> Option<SourceSettings> {
 #[cfg(test)]
 mod tests {
     use super::Exit;
-    use crate::cli::tests::run_command;
+    use crate::cli::tests::{copied_quickstart, run_command};
 
     #[test]
     fn errors_of_the_repository_are_stated_and_end_with_1() {
-        let tree = tempfile::tempdir().expect("a directory");
-        let from = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart");
-        let copied = std::process::Command::new("cp").arg("-r").arg(from).arg(tree.path()).status();
-        assert!(copied.expect("cp runs").success());
+        let tree = copied_quickstart();
         let shop = tree.path().join("quickstart");
         let path = shop.to_str().expect("UTF-8");
         let at = ["--at", "2026-11-01T09:00:00Z"];

@@ -155,7 +155,7 @@ fn text(observed: &Observed, differences: &[Difference]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::tests::run_command;
+    use crate::cli::tests::{copied_quickstart, run_command};
 
     #[test]
     fn source_disagreements_are_listed_as_text_and_json() {
@@ -191,10 +191,7 @@ mod tests {
 
     #[test]
     fn learned_capacity_counts_without_running_nodes() {
-        let tree = tempfile::tempdir().expect("a directory");
-        let from = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart");
-        let copied = std::process::Command::new("cp").arg("-r").arg(from).arg(tree.path()).status();
-        assert!(copied.expect("cp runs").success());
+        let tree = copied_quickstart();
         let shop = tree.path().join("quickstart");
         let path = shop.to_str().expect("UTF-8");
         // Counts types with measured capacity although no node runs.

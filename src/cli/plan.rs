@@ -56,7 +56,7 @@ pub(super) fn finish(
 }
 
 /// Returns the command that applies the plan in `file` of the repository at `path`. `apply` reads the
-/// working directory, unless told otherwise.
+/// working directory, unless `--path` names another one.
 pub(super) fn apply_command(file: &Path, path: &Path) -> String {
     let shown = |path: &Path| quote_word(&path.display().to_string()).into_owned();
     let file = shown(file);

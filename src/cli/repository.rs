@@ -190,7 +190,7 @@ fn nothing_declared(fleet: &Fleet, desired: &Desired, files: usize) -> Option<Pr
         && desired.fargate_profiles.is_empty()
         && desired.unresolved.is_empty()
         && desired.problems.iter().all(|problem| problem.severity != Severity::Error);
-    let message = format!("none of {files} files declares a workload or a pool");
+    let message = format!("no workload and no pool is declared; files read: {files}");
     is_empty.then(|| {
         Problem::error(Origin::new(".", 0), "", message)
             .hint("name a directory of manifests, or write the settings: fleetwright init")

@@ -79,6 +79,15 @@ pub(super) fn run_command(arguments: &[&str]) -> CommandOutput {
     with_console(None, |console| run(words(arguments), console))
 }
 
+/// Returns a directory with a copy of the example `quickstart`.
+pub(super) fn copied_quickstart() -> tempfile::TempDir {
+    let tree = tempfile::tempdir().expect("a directory");
+    let from = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart");
+    let copied = std::process::Command::new("cp").arg("-r").arg(from).arg(tree.path()).status();
+    assert!(copied.expect("cp runs").success());
+    tree
+}
+
 fn words(arguments: &[&str]) -> Vec<OsString> {
     ["fleetwright"].iter().chain(arguments).map(OsString::from).collect()
 }

@@ -127,14 +127,7 @@ fn separated(row: &ResourceChange, why: &ExplainRow) -> Option<(UnchangedGroup, 
         && relaxed.is_empty();
     let whole = before.as_ref().filter(|_| is_plain)?;
     let (own, shared) = whole.labels.iter().partition(|(key, value)| is_own(whole, key, value));
-    let state = NodeState {
-        labels: cloned(shared),
-        instance_id: None,
-        node: None,
-        node_uid: None,
-        launched_at: None,
-        ..whole.clone()
-    };
+    let state = shared_state(whole, cloned(shared));
     let explain = UnchangedReason {
         reason: reason.clone(),
         drift: drift.clone(),
@@ -165,6 +158,18 @@ fn separated(row: &ResourceChange, why: &ExplainRow) -> Option<(UnchangedGroup, 
         rows: Vec::new(),
     };
     Some((group, unchanged))
+}
+
+/// Returns the state of a node without what no other node has, and with these labels.
+fn shared_state(whole: &NodeState, labels: Labels) -> NodeState {
+    NodeState {
+        labels,
+        instance_id: None,
+        node: None,
+        node_uid: None,
+        launched_at: None,
+        ..whole.clone()
+    }
 }
 
 fn cloned(labels: Vec<(&LabelKey, &LabelValue)>) -> Labels {

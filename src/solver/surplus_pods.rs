@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::existing_node::ExistingNode;
 use super::packing_model::PackingModel;
 
-/// The pod classes of several groups of which one runs more pods than are planned.
+/// Pod classes of several groups, in which a group runs more pods than are planned.
 pub(super) struct SurplusPods {
     classes: BTreeMap<usize, ClassMembers>,
 }
@@ -51,7 +51,7 @@ impl SurplusPods {
         Self { classes }
     }
 
-    /// Returns the places of all groups, none of which is taken.
+    /// Returns the places of all groups. No place is taken yet.
     pub(super) fn places(&self) -> PlacesOfGroups<'_> {
         let left = self.classes.iter().map(|(class, members)| (*class, members.planned.clone()));
         PlacesOfGroups { surplus: self, left: left.collect() }
