@@ -396,9 +396,10 @@ fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
         failure_domains: kept_apart,
     } = passes.converge();
     let passes = Passes { with_events: eventful, ..passes };
+    let tied_keys = topology::tied_keys(passes.field(groups, &existing), &demand.daemons);
     let assembly = TargetBuilder {
         input,
-        topology: passes.field(groups, &existing),
+        tied_keys: &tied_keys,
         model: &model,
         groups,
         offers: &offers.list,
@@ -408,8 +409,7 @@ fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
     };
     let mut places = assembly.placements();
     let mut launches = assembly.launches();
-    let ties = topology::tied_keys(passes.field(groups, &existing));
-    fixed.add_launches(&mut places, &mut launches, groups, &ties, &offers);
+    fixed.add_launches(&mut places, &mut launches, groups, &tied_keys, &offers);
     let (mut keeps, retires) = assembly.keeps_and_retires(&places, &mut launches);
     keeps.retain(|name, _| !fixed.contains(name));
     let report = unschedulable::UnschedulableReport { input, offers: &offers };

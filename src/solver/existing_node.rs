@@ -1,6 +1,7 @@
 //! Existing nodes: free resources, price, and disposition.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -12,9 +13,11 @@ use super::node_disposition::{
 use super::offer::{Offer, Offers, admits_daemon};
 use super::reported_resources::MORE_PERCENT;
 use crate::catalog::{Catalog, Overlays};
-use crate::demand::{ShapeContext, live_requests};
+use crate::demand::{PodShape, ShapeContext, live_requests, pod_shape};
 use crate::model::desired::{Desired, Pool};
-use crate::model::ids::{Labels, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind};
+use crate::model::ids::{
+    Labels, Namespace, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind,
+};
 use crate::model::observed::{Instance, Node, Observed, Pod, UnreadObject, UntaggedNode, tag};
 use crate::model::pod::{Taint, TaintEffect, untolerated};
 use crate::model::reason::{BlockReason, DriftedField, KeepReason, RetireReason};
@@ -46,6 +49,9 @@ pub struct ExistingNode {
     pub allocatable: Resources,
     /// Resources for pods, less the requests of DaemonSet and static pods.
     pub room: Resources,
+    /// Static pods of the node, and DaemonSet pods that no rule expects there. Their shapes have no
+    /// requests, because `room` excludes these already.
+    pub static_pods: Vec<Arc<PodShape>>,
     /// Price per hour, if known.
     pub price: Option<MicroUsd>,
     /// True if the price is an estimate because the actual price is unknown.
@@ -92,6 +98,7 @@ impl ExistingNode {
             capacity: node.capacity.clone(),
             allocatable: node.allocatable.clone(),
             room: room.clone(),
+            static_pods: Vec::new(),
             price: Some(node.price),
             price_estimated: node.price_estimated,
             reservation: node.reservation.clone(),
@@ -121,7 +128,7 @@ pub(super) fn existing_nodes(
         offers,
         input: circumstances,
         overlays: Overlays::from_desired(circumstances.desired),
-        static_requests: static_requests(observed, circumstances),
+        static_pods: static_pods(observed, circumstances),
         pinned_daemons: pinned_daemons(observed, circumstances.at),
         pinned_pods: pinned_pods(observed, circumstances.at),
         groups: AutoScalingGroups::new(circumstances.desired, observed),
@@ -155,8 +162,7 @@ pub(super) struct ExistingNodeBuilder<'a> {
     pub(super) offers: &'a Offers,
     pub(super) input: &'a DispositionInput<'a>,
     pub(super) overlays: Overlays<'a>,
-    /// By node: requests of static pods, and of DaemonSet pods that no rule expects there.
-    static_requests: BTreeMap<NodeName, Resources>,
+    static_pods: BTreeMap<NodeName, StaticPods>,
     /// By node: the workload of a DaemonSet or static pod that blocks changes of the node.
     pub(super) pinned_daemons: BTreeMap<NodeName, String>,
     /// Nodes with workloads whose pod there must not be moved now.
@@ -216,7 +222,7 @@ impl ExistingNodeBuilder<'_> {
             node.taints.iter().cloned().partition(|taint| starts(taint) || manual.contains(taint));
         let priced = instance.map(|i| self.node_price(i, &node.labels)).unwrap_or_default();
         let daemons = self.expected_daemons(&node.labels, &taints);
-        let fixed = self.static_requests.get(&node.name).cloned().unwrap_or_default();
+        let static_pods = self.static_pods.get(&node.name).cloned().unwrap_or_default();
         let is_young = self.is_starting(node.created_at);
         let (capacity, mut usable) = self.counted_amounts(node, instance, pool.as_ref());
         if let Some(instance) = ours.filter(|_| is_young) {
@@ -231,7 +237,7 @@ impl ExistingNodeBuilder<'_> {
         };
         let NodeDrift { due, fields: differences } =
             ours.map(|instance| self.drift(node, instance, pool.as_ref())).unwrap_or_default();
-        let room = usable.minus(&daemons).minus(&fixed);
+        let room = usable.minus(&daemons).minus(&static_pods.requests);
         // The pods of a node without tags keep their room, whatever its kubelet reports.
         let room = match untagged {
             Some(_) => room.at_least(&self.running_requests(&node.name)),
@@ -243,6 +249,7 @@ impl ExistingNodeBuilder<'_> {
             capacity,
             allocatable: node.allocatable.clone(),
             room,
+            static_pods: static_pods.shapes,
             price: priced.price,
             price_estimated: priced.estimated,
             reservation: instance.and_then(|instance| instance.reservation.clone()),
@@ -359,19 +366,26 @@ pub(super) fn pool_of(instance: &Instance) -> Option<PoolName> {
     instance.tags.get(tag::POOL).map(|name| name.as_str().into())
 }
 
-/// Returns the requests of pods that are not placed, by node: static pods, and DaemonSet pods that
-/// no rule expects there.
-fn static_requests(
+/// Pods of a node that are not placed: static pods, and DaemonSet pods that no rule expects there.
+#[derive(Clone, Default)]
+struct StaticPods {
+    requests: Resources,
+    /// Shapes without requests.
+    shapes: Vec<Arc<PodShape>>,
+}
+
+fn static_pods(
     observed: &Observed,
     circumstances: &DispositionInput,
-) -> BTreeMap<NodeName, Resources> {
+) -> BTreeMap<NodeName, StaticPods> {
     let context = ShapeContext::new(circumstances.desired);
     let expected = |pod: &Pod, node: &Node| {
         let daemons = &circumstances.demand.daemons;
         let owner = daemons.iter().find(|d| Some(&d.workload) == pod.owner.as_ref());
         owner.is_some_and(|daemon| admits_daemon(daemon, &node.labels, &node.taints))
     };
-    let mut fixed: BTreeMap<NodeName, Resources> = BTreeMap::new();
+    let mut shapes: BTreeMap<(&Namespace, &str), Arc<PodShape>> = BTreeMap::new();
+    let mut static_pods: BTreeMap<NodeName, StaticPods> = BTreeMap::new();
     for pod in observed.pods.iter().filter(|pod| pod.is_active()) {
         let Some(node) = pod.node.as_ref().and_then(|name| observed.nodes.get(name)) else {
             continue;
@@ -381,11 +395,16 @@ fn static_requests(
             continue;
         }
         let Some(template) = observed.templates.get(&pod.template) else { continue };
-        let requests = live_requests(pod, template, &context);
-        let sum = fixed.entry(node.name.clone()).or_default();
-        *sum = sum.plus(&requests);
+        let shape = shapes.entry((&pod.namespace, &pod.template)).or_insert_with(|| {
+            // kube-scheduler would preempt a static pod, and the kubelet would start it at once.
+            let shape = pod_shape(&pod.namespace, template, &context);
+            Arc::new(PodShape { requests: Resources::default(), priority: i32::MAX, ..shape })
+        });
+        let on_node = static_pods.entry(node.name.clone()).or_default();
+        on_node.requests = on_node.requests.plus(&live_requests(pod, template, &context));
+        on_node.shapes.push(Arc::clone(shape));
     }
-    fixed
+    static_pods
 }
 
 /// Returns the zone label of a node, if it has one.

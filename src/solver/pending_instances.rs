@@ -44,6 +44,7 @@ impl ExistingNodeBuilder<'_> {
             capacity,
             allocatable,
             room,
+            static_pods: Vec::new(),
             price: priced.price,
             price_estimated: priced.estimated,
             reservation: instance.reservation.clone(),

@@ -19,6 +19,7 @@ use super::offer::Offer;
 use super::problem::VerifiedFleet;
 use super::repair::{is_simulated, pin_offers};
 use super::simulation::{Simulation, SimulationOutcome};
+use super::simulation_run::BoundClasses;
 use super::target_fleet::NodeRef;
 use super::work_budget::WorkBudget;
 use crate::demand::PodGroup;
@@ -72,8 +73,15 @@ impl<'a> RescueContext<'a> {
             .iter()
             .zip(simulation.problem.groups.iter().map(|group| &group.workload));
         let daemons = simulation.problem.daemons.iter().map(|daemon| &daemon.workload);
-        let known: BTreeMap<ClassIndex, &WorkloadId> =
-            self.rescue.daemons.iter().zip(daemons).chain(groups).map(|(c, w)| (*c, w)).collect();
+        let known: BTreeMap<ClassIndex, &WorkloadId> = self
+            .rescue
+            .fixed
+            .daemons
+            .iter()
+            .zip(daemons)
+            .chain(groups)
+            .map(|(c, w)| (*c, w))
+            .collect();
         for victim in &victims {
             scheduler.unbind(*victim, node);
         }
@@ -127,7 +135,8 @@ struct Rescue<'a> {
     scheduler: Scheduler,
     /// Class of each group.
     classes: Vec<ClassIndex>,
-    daemons: Vec<ClassIndex>,
+    /// Classes of the pods that start with their node.
+    fixed: BoundClasses,
     layout: Layout,
     /// Number of launched nodes.
     launches: usize,
@@ -226,8 +235,8 @@ impl<'a> Rescue<'a> {
         let (launches, keys) = (fleet.offers.len(), rule_topology_keys(simulation.problem.groups));
         let mut order: Vec<usize> = (0..simulation.problem.offers.len()).collect();
         order.sort_by_key(|offer| Reverse(simulation.problem.offers[*offer].weight));
-        let (classes, daemons) = (state.classes, state.daemons);
-        Self { simulation, scheduler, classes, daemons, layout, launches, order, keys }
+        let (classes, fixed) = (state.classes, state.fixed);
+        Self { simulation, scheduler, classes, fixed, layout, launches, order, keys }
     }
 
     /// Places one pod on an existing node, or on a node launched for it.
@@ -249,7 +258,7 @@ impl<'a> Rescue<'a> {
     fn add_node(&mut self, offer: usize) -> NodeIndex {
         let node = self.simulation.launched_node(offer, self.launches);
         let at = self.scheduler.add_node(node.clone());
-        self.simulation.bind_daemons(&mut self.scheduler, &self.daemons, &node, at);
+        self.simulation.bind_fixed(&mut self.scheduler, &self.fixed, &node, at);
         at
     }
 

@@ -13,7 +13,7 @@ use super::simulation::Simulation;
 use super::staggered_readiness::is_staggered;
 use super::target_fleet::NodeRef;
 use super::work_budget::WorkBudget;
-use crate::model::ids::workload_key;
+use crate::model::ids::{NodeName, workload_key};
 use crate::model::requirement::{key, label};
 use crate::scheduler::{ClassIndex, NodeIndex, Preemption, ScheduleNode, Scheduler};
 
@@ -24,8 +24,22 @@ const CANCEL_CHECK_PODS: usize = 64;
 const NODE_WORK: u64 = 300;
 const BIND_WORK: u64 = 30;
 
-/// A scheduler without nodes, with the classes of groups and of DaemonSets.
-pub(super) type EmptyScheduler = (Scheduler, Vec<ClassIndex>, Vec<ClassIndex>);
+/// A scheduler without nodes, with the classes of all pods.
+#[derive(Clone)]
+pub(super) struct EmptyScheduler {
+    pub scheduler: Scheduler,
+    groups: Vec<ClassIndex>,
+    fixed: BoundClasses,
+}
+
+/// Classes of the pods that start with their node.
+#[derive(Clone)]
+pub(super) struct BoundClasses {
+    /// Class of each DaemonSet.
+    pub daemons: Vec<ClassIndex>,
+    /// Classes of static pods, by existing node.
+    static_pods: BTreeMap<NodeName, Vec<ClassIndex>>,
+}
 
 /// Result of one run.
 pub(super) struct RunResult {
@@ -50,8 +64,8 @@ pub(super) struct SimState {
     pub scheduler: Scheduler,
     /// Class of each group.
     pub classes: Vec<ClassIndex>,
-    /// Class of each DaemonSet.
-    pub daemons: Vec<ClassIndex>,
+    /// Classes of the pods that start with their node.
+    pub fixed: BoundClasses,
     /// Nodes, by number.
     nodes: Vec<ScheduleNode>,
     /// Reference of each node, by number.
@@ -348,7 +362,7 @@ impl Simulation<'_> {
                 let Some(Preemption { node, victims }) = scheduler.preempt(class) else { break };
                 for victim in &victims {
                     scheduler.unbind(*victim, node);
-                    let daemon = state.daemons.iter().position(|daemon| daemon == victim);
+                    let daemon = state.fixed.daemons.iter().position(|daemon| daemon == victim);
                     preempted.extend(daemon.map(|daemon| {
                         let name = workload_key(&self.problem.daemons[daemon].workload);
                         (workload_key(&groups[group].workload), name)
@@ -389,8 +403,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Returns a scheduler for this number of nodes that has the classes of all groups and
-    /// DaemonSets.
+    /// Returns a scheduler for this number of nodes that has the classes of all pods.
     pub(super) fn empty_scheduler(&self, nodes: usize) -> &EmptyScheduler {
         if simulates_default_spread(self.problem.groups.len(), nodes) {
             self.spreading_scheduler.get_or_init(|| self.build_empty_scheduler(true))
@@ -406,7 +419,13 @@ impl Simulation<'_> {
             |shape, workload| scheduler.class(shape, Some(workload).filter(|_| spreads));
         let groups = self.problem.groups.iter().map(|g| class(&g.shape, &g.workload)).collect();
         let daemons = self.problem.daemons.iter().map(|d| class(&d.shape, &d.workload)).collect();
-        (scheduler, groups, daemons)
+        let with_static = self.problem.existing.iter().filter(|node| !node.static_pods.is_empty());
+        let static_pods = with_static.map(|node| {
+            let classes = node.static_pods.iter().map(|shape| scheduler.class(shape, None));
+            (node.name.clone(), classes.collect())
+        });
+        let fixed = BoundClasses { daemons, static_pods: static_pods.collect() };
+        EmptyScheduler { scheduler, groups, fixed }
     }
 
     /// Returns the initial state: nodes, their DaemonSet pods, and the pods that stay.
@@ -430,10 +449,11 @@ impl Simulation<'_> {
             nodes.push(self.launched_node(*offer, index));
             places.push(NodeRef::Launch(index));
         }
-        let (mut scheduler, classes, daemons) = self.empty_scheduler(nodes.len()).clone();
+        let EmptyScheduler { mut scheduler, groups: classes, fixed } =
+            self.empty_scheduler(nodes.len()).clone();
         let indices = scheduler.add_nodes(nodes.iter().cloned());
         for (node, index) in nodes.iter().zip(&indices) {
-            self.bind_daemons(&mut scheduler, &daemons, node, *index);
+            self.bind_fixed(&mut scheduler, &fixed, node, *index);
         }
         let staying = self.problem.staying_pods(layout);
         let staying_count: u64 =
@@ -447,7 +467,7 @@ impl Simulation<'_> {
         SimState {
             scheduler,
             classes,
-            daemons,
+            fixed,
             nodes,
             node_refs: places,
             offers,
@@ -473,17 +493,21 @@ impl Simulation<'_> {
         }
     }
 
-    pub(super) fn bind_daemons(
+    /// Binds the pods that start with their node: DaemonSet pods and static pods.
+    pub(super) fn bind_fixed(
         &self,
         scheduler: &mut Scheduler,
-        classes: &[ClassIndex],
+        classes: &BoundClasses,
         node: &ScheduleNode,
         index: NodeIndex,
     ) {
-        for (daemon, class) in self.problem.daemons.iter().zip(classes) {
+        for (daemon, class) in self.problem.daemons.iter().zip(&classes.daemons) {
             if admits_daemon(daemon, &node.labels, &node.taints) {
                 scheduler.bind(*class, index);
             }
+        }
+        for class in classes.static_pods.get(&node.name).into_iter().flatten() {
+            scheduler.bind(*class, index);
         }
     }
 }

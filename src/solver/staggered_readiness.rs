@@ -34,8 +34,8 @@ impl Simulation<'_> {
         run: SchedulingRun,
         pending: &[u32],
     ) -> RunResult {
-        let (empty, _, _) = self.empty_scheduler(state.node_count());
-        let mut scheduler = run.configure(empty.clone());
+        let empty = self.empty_scheduler(state.node_count());
+        let mut scheduler = run.configure(empty.scheduler.clone());
         let is_new = |place: &NodeRef| matches!(place, NodeRef::Launch(_));
         self.add_ready_nodes(&mut scheduler, state, |place| !is_new(place));
         state.bind_running(&mut scheduler);
@@ -68,7 +68,7 @@ impl Simulation<'_> {
         let indices = scheduler.add_nodes(arrivals.iter().map(|(node, ..)| (*node).clone()));
         let mut starting = Vec::new();
         for ((node, _, offer), index) in arrivals.into_iter().zip(indices) {
-            self.bind_daemons(scheduler, &state.daemons, node, index);
+            self.bind_fixed(scheduler, &state.fixed, node, index);
             if offer.is_some_and(|offer| has_startup_taints(&self.problem.offers[offer])) {
                 scheduler.set_unschedulable(index, true);
                 starting.push(index);

@@ -17,7 +17,7 @@ use super::scheduling_runs::occupied_nodes;
 use super::spot_diversity::{OfferingShare, limit_alternatives};
 use super::strategy::{DeclinedChange, SolvedFleet};
 use super::target_fleet::{Launch, NodeRef, Retire};
-use super::topology::TopologyInput;
+use super::topology::TiedKeys;
 use super::{Input, Settings, alternatives, auto_scaling_groups, min_values};
 use crate::demand::PodGroup;
 use crate::model::ids::{LabelKey, NodeName, PoolName, workload_key};
@@ -26,7 +26,7 @@ use crate::model::units::MicroUsd;
 
 pub(super) struct TargetBuilder<'a> {
     pub input: &'a Input<'a>,
-    pub topology: TopologyInput<'a>,
+    pub tied_keys: &'a TiedKeys,
     pub model: &'a PackingModel,
     pub groups: &'a [PodGroup],
     pub offers: &'a [Offer],
@@ -53,7 +53,6 @@ impl TargetBuilder<'_> {
     pub(super) fn launches(&self) -> Vec<Launch> {
         let settled = &self.outcome.fleet;
         let limits = self.limits();
-        let ties = super::topology::tied_keys(self.topology);
         let mut memo: BTreeMap<(usize, &PodsByClass), NodeOptions> = BTreeMap::new();
         let mut launches = Vec::with_capacity(settled.offers.len());
         let pods_on_launch = pods_by_launch(&settled.placements, settled.offers.len());
@@ -72,7 +71,8 @@ impl TargetBuilder<'_> {
             let packed = node.pods.keys().flat_map(|class| self.model.classes[*class].groups());
             // The scheduling simulation may place other pods there than the packing.
             let groups = packed.chain(pods_on_launch.into_iter().map(|(group, _)| group));
-            let fixed: BTreeSet<&LabelKey> = groups.flat_map(|group| &ties[group]).collect();
+            let fixed: BTreeSet<&LabelKey> =
+                groups.flat_map(|group| &self.tied_keys[group]).collect();
             let stays: Vec<_> =
                 fixed.iter().map(|key| (*key, new.labels.get(*key).cloned())).collect();
             let is_allowed = |offer: &Offer| {

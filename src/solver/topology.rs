@@ -21,24 +21,32 @@ use super::existing_node::ExistingNode;
 use super::failure_domains;
 use super::offer::Offer;
 use super::offer_admission::OfferAdmission;
-use crate::demand::PodGroup;
+use crate::demand::{Daemon, PodGroup};
 use crate::model::ids::{LabelKey, Labels, Namespace};
 use crate::model::pod::HostPort;
 use crate::model::requirement::{Requirements, key};
 use domain_assignment::DomainAssigner;
 pub(super) use domain_assignment::is_within;
-use inter_pod_terms::inter_pod_terms_of;
 pub(super) use inter_pod_terms::{InterPodTerm, TermKind};
+use inter_pod_terms::{excluded_groups, inter_pod_terms_of};
 
 /// For each group, the label keys that its rules tie to a value.
 pub(super) type TiedKeys = Vec<BTreeSet<LabelKey>>;
 
-/// Returns the tied label keys of each group: the topology keys of its required terms, and of the
-/// terms of other groups that select it.
-pub(super) fn tied_keys(input: TopologyInput) -> TiedKeys {
+/// Returns the tied label keys of each group: the topology keys of its required terms, of the terms of
+/// other groups that select it, and of the anti-affinity of any running pod that selects it.
+pub(super) fn tied_keys(input: TopologyInput, daemons: &[Daemon]) -> TiedKeys {
     let mut tied_keys = vec![BTreeSet::new(); input.groups.len()];
     for InterPodTerm { owner, key, members, member_set: _, kind: _ } in inter_pod_terms(input) {
         for group in members.iter().chain([&owner]) {
+            tied_keys[*group].insert(key.clone());
+        }
+    }
+    let running = input.groups.iter().filter(|group| !group.running.is_empty());
+    let shapes = running.map(|group| &group.shape).chain(daemons.iter().map(|d| &d.shape));
+    let shapes = shapes.chain(input.existing.iter().flat_map(|node| &node.static_pods));
+    for (key, members) in excluded_groups(shapes, input.groups, input.namespaces) {
+        for group in members.iter() {
             tied_keys[*group].insert(key.clone());
         }
     }

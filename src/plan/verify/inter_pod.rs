@@ -36,8 +36,9 @@ use std::collections::BTreeSet;
 
 use super::Violations;
 use super::context::CheckContext;
-use super::end_state::EndState;
+use super::end_state::{EndState, PodSetKind};
 use crate::model::ids::LabelKey;
+use crate::model::pod::PodAffinityTerm;
 use context::{InterPodContext, required_keys, required_spread};
 pub(super) use host_ports::first_clash;
 use pod_index::PodIndex;
@@ -59,7 +60,8 @@ pub(super) fn check(context: &CheckContext<'_>, state: &EndState<'_>, violations
 }
 
 /// Returns the topology keys that inter-pod rules bind each pod set to, by its index. These are the
-/// keys of rules that the set carries, and of rules that select it.
+/// keys of rules that the set carries, and of rules that select it. Affinity and spread bind other
+/// pods only if the plan can place the pods that carry them. Anti-affinity of any pod does.
 ///
 /// If a node with such a pod is replaced by a node with another value of the key, all other nodes
 /// must be checked again.
@@ -75,10 +77,14 @@ pub(super) fn bound_topology_keys<'a>(
     }
     let mut pod_index = PodIndex::new(pod_sets, &context.facts.desired.namespaces);
     for pod_set in pod_sets {
+        let exists = !pod_set.by_node.is_empty();
+        let is_placed =
+            exists && pod_set.kind == PodSetKind::Placed && pod_set.shape.unsupported.is_empty();
         // An affinity target must match every term.
-        let affinity_terms = &pod_set.shape.affinity.required;
+        let affinity_terms = pod_set.shape.affinity.required.iter().filter(|_| is_placed);
+        let affinity_terms: Vec<&PodAffinityTerm> = affinity_terms.collect();
         let mut targets: Option<BTreeSet<usize>> = None;
-        for term in affinity_terms {
+        for term in &affinity_terms {
             let selection = pod_index.select_term(term, &pod_set.shape);
             let members: BTreeSet<usize> = pod_index.members(selection).iter().copied().collect();
             targets = Some(targets.map_or(members.clone(), |all| &all & &members));
@@ -86,11 +92,11 @@ pub(super) fn bound_topology_keys<'a>(
         for member in targets.into_iter().flatten() {
             bound_keys[member].extend(affinity_terms.iter().map(|term| &term.topology_key));
         }
-        let anti_affinity_terms = pod_set.shape.anti_affinity.required.iter();
+        let anti_affinity_terms = pod_set.shape.anti_affinity.required.iter().filter(|_| exists);
         let anti_affinity_terms = anti_affinity_terms
             .map(|term| (pod_index.select_term(term, &pod_set.shape), &term.topology_key));
         let mut selections: Vec<(Option<usize>, &LabelKey)> = anti_affinity_terms.collect();
-        let rules = required_spread(pod_set);
+        let rules = required_spread(pod_set).filter(|_| is_placed);
         selections.extend(
             rules.map(|rule| (pod_index.select_spread(rule, &pod_set.shape), &rule.topology_key)),
         );

@@ -6,7 +6,7 @@
 mod mutated_plans;
 mod random_worlds;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::SignedDuration;
@@ -15,12 +15,12 @@ use super::changes;
 use crate::model::desired::{Consolidation, Horizontal, Scale, ScaleTarget, Scaler, ScalerRule};
 use crate::model::ids::{Labels, NodeName, Origin, WorkloadId, WorkloadKind};
 use crate::model::observed::{LiveWorkload, Node, Pod, PodPhase, tag};
-use crate::model::pod::{PodTemplate, Taint, TaintEffect};
-use crate::model::requirement::label;
+use crate::model::pod::{PodAffinityTerm, PodTemplate, Selector, Taint, TaintEffect};
+use crate::model::requirement::{key, label};
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{DiagnosticSeverity, LaunchReason, Plan, Reason};
 use crate::planner::Scope;
-use crate::testing::pods::{deployment, template, template_requesting};
+use crate::testing::pods::{affinity_term, deployment, host_port, template, template_requesting};
 use crate::testing::world::live_workload;
 use crate::testing::{Scenario, requirement};
 
@@ -415,4 +415,42 @@ fn replacement_works_with_gaps_in_keys() {
     let plan = scenario.plan();
     assert!(plan.applyable);
     assert_eq!((changes(&plan), plan.summary.nodes.after), ((1, 1), 1));
+}
+
+/// Runs a static pod on the only node of the scenario.
+fn run_static_pod(scenario: &mut Scenario, template: PodTemplate) {
+    let node = only_node(scenario);
+    scenario.run(&id("static", WorkloadKind::Pod), &node, &Arc::new(template));
+    let pod = scenario.last_pod();
+    (pod.mirror, pod.owner) = (true, None);
+}
+
+#[test]
+fn host_port_of_a_static_pod_is_taken() {
+    let binding = |mut template: PodTemplate| {
+        template.spec.containers[0].host_ports = vec![host_port(9100, "TCP", "")];
+        template
+    };
+    let mut scenario = running(&["m5.large"], 1, template(500, 100));
+    run_static_pod(&mut scenario, binding(template(10, 10)));
+    scenario.deploy("b", 1, binding(template(100, 10)));
+    let plan = scenario.plan();
+    assert_eq!((changes(&plan).0, plan.capacity.pods.unschedulable), (1, 0));
+}
+
+#[test]
+fn anti_affinity_of_a_static_pod_binds_alternatives_to_their_zone() {
+    let mut scenario = running(&["m5.large", "m6i.large"], 1, template(500, 100));
+    let labels = [label("app", "b")].into();
+    scenario.deploy("b", 1, PodTemplate { labels, ..template(100, 10) });
+    let term = affinity_term(key::ZONE, "b");
+    let mut alone = template(10, 10);
+    alone.spec.pod_anti_affinity.required =
+        vec![PodAffinityTerm { namespace_selector: Some(Selector::default()), ..term }];
+    run_static_pod(&mut scenario, alone);
+    let plan = scenario.plan();
+    assert_eq!((changes(&plan).0, plan.capacity.pods.unschedulable), (1, 0));
+    let offerings = plan.capacity.alternatives.iter().flat_map(|row| &row.offerings);
+    let zones: BTreeSet<_> = offerings.map(|offering| &offering.zone).collect();
+    assert_eq!(zones.len(), 1, "{zones:?}");
 }

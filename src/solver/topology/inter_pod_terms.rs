@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::is_placeable;
-use crate::demand::PodGroup;
+use crate::demand::{PodGroup, PodShape};
 use crate::model::ids::{LabelKey, LabelValue, Labels, Namespace};
 use crate::model::pod::{NodeInclusion, WhenUnsatisfiable};
 use crate::scheduler::{NamespaceLabels, PodSelector};
@@ -55,6 +56,30 @@ pub(super) fn inter_pod_terms_of(
     }
     let mut resolver = TermResolver::from_groups(groups, namespaces);
     owners.into_iter().flat_map(|owner| resolver.terms_of(owner)).collect()
+}
+
+/// Returns the topology keys of the required anti-affinity terms of `shapes`, each with the groups that
+/// the term selects.
+pub(super) fn excluded_groups<'a>(
+    shapes: impl Iterator<Item = &'a Arc<PodShape>>,
+    groups: &[PodGroup],
+    namespaces: &BTreeMap<Namespace, Labels>,
+) -> Vec<(LabelKey, Rc<[usize]>)> {
+    let mut excluding: Vec<&PodShape> = shapes.map(Arc::as_ref).collect();
+    excluding.retain(|shape| !shape.anti_affinity.required.is_empty());
+    excluding.dedup_by(|a, b| std::ptr::eq(*a, *b));
+    if excluding.is_empty() {
+        return Vec::new();
+    }
+    let mut resolver = TermResolver::from_groups(groups, namespaces);
+    let mut excluded = Vec::new();
+    for shape in excluding {
+        for term in &shape.anti_affinity.required {
+            let selectors = PodSelector::from_term(term, shape).into_iter().collect();
+            excluded.push((term.topology_key.clone(), resolver.members(selectors).0));
+        }
+    }
+    excluded
 }
 
 fn has_rules(group: &PodGroup) -> bool {
