@@ -5,12 +5,9 @@ use super::layout::Layout;
 use super::node_disposition::{NodeDisposition, RetireCondition};
 use super::problem::{Problem, VerifiedFleet};
 use super::repair::{is_simulated, repair};
-use super::rescue::rescue;
 use super::simulation::{Simulation, SimulationOutcome};
-use super::strategy::{SolvedFleet, Strategy};
+use super::spread_domains::is_spread_over_domains;
 use super::work_budget::WorkBudget;
-use crate::model::pod::{TopologySpread, WhenUnsatisfiable};
-use crate::model::requirement::key;
 
 /// Removes nodes to retire, unless that leaves more pods unschedulable.
 pub(super) fn without_retiring_nodes(problem: &Problem) -> Layout {
@@ -36,11 +33,7 @@ pub(super) fn initial_fleet(simulation: &mut Simulation) -> VerifiedFleet {
 
 /// Repairs a layout: on existing nodes alone if possible, otherwise with new nodes.
 fn repair_on_existing_first(simulation: &mut Simulation, layout: &Layout) -> VerifiedFleet {
-    if let Some(fleet) = on_existing_nodes(simulation, layout) {
-        return fleet;
-    }
-    let repaired = repair(simulation, layout);
-    rescue(simulation, repaired)
+    on_existing_nodes(simulation, layout).unwrap_or_else(|| repair(simulation, layout))
 }
 
 /// Returns the layout without new nodes, if kube-scheduler still places every pod. Then no pod is
@@ -51,11 +44,9 @@ fn repair_on_existing_first(simulation: &mut Simulation, layout: &Layout) -> Ver
 fn on_existing_nodes(simulation: &mut Simulation, layout: &Layout) -> Option<VerifiedFleet> {
     let model = simulation.problem.model;
     let mut classes = layout.packing.opened.iter().flat_map(|node| node.pods.keys());
+    let groups = simulation.problem.groups;
     let spreads_wide = |class: &usize| {
-        let mut groups = model.classes[*class].groups();
-        groups.any(|group| {
-            simulation.problem.groups[group].shape.spread.iter().any(spreads_beyond_hosts)
-        })
+        model.classes[*class].groups().any(|group| is_spread_over_domains(&groups[group]))
     };
     let is_none = layout.packing.opened.is_empty() || !is_simulated(simulation.problem.groups);
     if is_none || classes.any(spreads_wide) {
@@ -71,33 +62,27 @@ fn on_existing_nodes(simulation: &mut Simulation, layout: &Layout) -> Option<Ver
     }
 }
 
-fn spreads_beyond_hosts(rule: &TopologySpread) -> bool {
-    rule.when_unsatisfiable == WhenUnsatisfiable::DoNotSchedule
-        && rule.topology_key.as_str() != key::HOSTNAME
-}
-
-/// Retains a node to retire while pods would be unschedulable without it.
-pub(super) struct RetiringNodeRetention;
-
-impl Strategy for RetiringNodeRetention {
-    fn improve(&self, simulation: &mut Simulation, current: SolvedFleet) -> SolvedFleet {
-        let (problem, mut fleet) = (simulation.problem, current.fleet);
-        for index in 0..problem.existing.len() {
-            let leaves = problem.existing[index].may_be_retained();
-            let could_help =
-                || fleet.unplaced.keys().any(|group| problem.fits_alone_on(*group, index));
-            if !leaves || fleet.layout.retained[index] || !could_help() {
-                continue;
-            }
-            let mut retained = fleet.layout.retained.clone();
-            retained[index] = true;
-            let trial = repair_on_existing_first(simulation, &problem.layout(retained));
-            if trial.unplaced_by_priority(problem.groups)
-                < fleet.unplaced_by_priority(problem.groups)
-            {
-                fleet = trial;
-            }
+/// Retains nodes to retire while pods would be unschedulable without them. `place_leftover` is
+/// applied to each fleet that is compared.
+pub(super) fn with_retiring_nodes(
+    simulation: &mut Simulation,
+    mut fleet: VerifiedFleet,
+    place_leftover: fn(&mut Simulation, VerifiedFleet) -> VerifiedFleet,
+) -> VerifiedFleet {
+    let problem = simulation.problem;
+    for index in 0..problem.existing.len() {
+        let leaves = problem.existing[index].may_be_retained();
+        let could_help = || fleet.unplaced.keys().any(|group| problem.fits_alone_on(*group, index));
+        if !leaves || fleet.layout.retained[index] || !could_help() {
+            continue;
         }
-        SolvedFleet { fleet, ..current }
+        let mut retained = fleet.layout.retained.clone();
+        retained[index] = true;
+        let trial = repair_on_existing_first(simulation, &problem.layout(retained));
+        let trial = place_leftover(simulation, trial);
+        if trial.unplaced_by_priority(problem.groups) < fleet.unplaced_by_priority(problem.groups) {
+            fleet = trial;
+        }
     }
+    fleet
 }

@@ -13,12 +13,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::greedy_packing::{OpenedNode, Packing};
+use super::initial_fleet::with_retiring_nodes;
 use super::layout::{Layout, PodsByClass};
 use super::node_disposition::NodeDisposition;
 use super::offer::admits;
 use super::problem::{Problem, VerifiedFleet};
 use super::repair::{is_simulated, pin_offers};
-use super::rescue::{offer_location, rule_topology_keys, without_idle};
+use super::rescue::{offer_location, rescue, rule_topology_keys, without_idle};
 use super::scheduling_runs::planned_pods;
 use super::simulation::Simulation;
 use super::strategy::{SolvedFleet, Strategy};
@@ -63,15 +64,39 @@ struct FleetRank {
     fleet: FleetCandidate,
 }
 
-/// Simulates fleets that differ by one node, for fewer unschedulable pods.
+/// Retains nodes to retire, and simulates fleets that differ by one node, for fewer unschedulable
+/// pods.
+///
+/// A second search starts from the fleet that [`rescue`] makes. Over drawn problems each of the two
+/// finds the better fleet in some.
 pub(super) struct UnschedulableSearch;
 
 impl Strategy for UnschedulableSearch {
     fn improve(&self, simulation: &mut Simulation, current: SolvedFleet) -> SolvedFleet {
-        let Some(mut search) = LocalSearch::new(simulation, &current.fleet) else { return current };
-        let best = search.run(current.fleet);
-        SolvedFleet { fleet: search.finish(best), ..current }
+        let groups = simulation.problem.groups;
+        let rank = |fleet: &VerifiedFleet| (fleet.unplaced_by_priority(groups), fleet.layout.price);
+        let repaired = with_retiring_nodes(simulation, current.fleet.clone(), |_, fleet| fleet);
+        let rescued = rescue(simulation, current.fleet);
+        let rescued = with_retiring_nodes(simulation, rescued, rescue);
+        let is_same = rescued.unplaced == repaired.unplaced
+            && rescued.offers == repaired.offers
+            && rescued.layout.retained == repaired.layout.retained;
+        let mut fleet = search_from(simulation, repaired);
+        if !is_same {
+            let second = search_from(simulation, rescued);
+            if rank(&second) <= rank(&fleet) {
+                fleet = second;
+            }
+        }
+        SolvedFleet { fleet, ..current }
     }
+}
+
+/// Returns the result of a search from `fleet`, or `fleet` itself if no search applies to it.
+fn search_from(simulation: &mut Simulation, fleet: VerifiedFleet) -> VerifiedFleet {
+    let Some(mut search) = LocalSearch::new(simulation, &fleet) else { return fleet };
+    let best = search.run(fleet);
+    search.finish(best)
 }
 
 /// Readmits pods that were left in favor of other unschedulable pods.

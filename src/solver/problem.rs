@@ -20,6 +20,7 @@ use super::packing_model::PackingModel;
 use super::redeployment::Redeployment;
 use super::scheduling_runs::{CoveredOrders, DrainingPods};
 use super::spot_diversity::OfferingShare;
+use super::spread_domains::classes_spread_over_domains;
 use super::surplus_pods::SurplusPods;
 use super::target_fleet::NodeRef;
 use super::{Purpose, Settings};
@@ -69,6 +70,8 @@ pub(super) struct Problem<'a> {
     by_name: BTreeMap<&'a NodeName, usize>,
     /// Existing nodes with pods of each group, with pod counts.
     running_pods: Vec<Vec<(usize, u32)>>,
+    /// Pod classes that need a node in their topology domain.
+    pub spread_classes: Vec<usize>,
     /// Groups that run more pods than are planned.
     pub surplus: SurplusPods,
 }
@@ -137,7 +140,8 @@ impl<'a> Problem<'a> {
         let running_on = |group: &PodGroup| group.running.iter().filter_map(on).collect();
         let running_pods: Vec<_> = input.groups.iter().map(running_on).collect();
         let surplus = SurplusPods::new(model, existing, &running_pods);
-        Self { input, caps_ended_pods, fill_order, by_name, running_pods, surplus }
+        let spread_classes = classes_spread_over_domains(model, input.groups);
+        Self { input, caps_ended_pods, fill_order, by_name, running_pods, spread_classes, surplus }
     }
 
     /// Returns the problem in which no pod is nominated to its planned node, and pods arrive in any

@@ -69,6 +69,9 @@ impl<'a> Simulation<'a> {
 
     /// Simulates the runs and stops at the first that leaves pods unscheduled.
     pub(super) fn simulate(&mut self, layout: &Layout, work: &mut WorkBudget) -> SimulationOutcome {
+        if let Some(missing) = self.problem.pods_without_domain(layout) {
+            return SimulationOutcome::LeftOver(missing);
+        }
         let state = self.start(layout, work);
         let unplaced = self.excluded_pods(layout, &state, work);
         let runs = self.required_runs(&state);

@@ -9,7 +9,6 @@ use super::consolidate::Consolidation;
 use super::equal_nodes::EqualNodeReuse;
 use super::existing_node::ExistingNode;
 use super::idle_removal::IdleRemoval;
-use super::initial_fleet::RetiringNodeRetention;
 use super::local_search::{Readmission, UnschedulableSearch};
 use super::problem::VerifiedFleet;
 use super::scheduling_runs::SchedulingRun;
@@ -38,10 +37,9 @@ pub(super) enum Stage {
 }
 
 /// All strategies.
-const STRATEGIES: [(Stage, &dyn Strategy); 9] = [
-    // Retains a node to retire while pods would be unschedulable without it.
-    (Stage::Pass, &RetiringNodeRetention),
-    // Simulates fleets that differ by one node, for fewer unschedulable pods.
+const STRATEGIES: [(Stage, &dyn Strategy); 8] = [
+    // Retains nodes to retire, and simulates fleets that differ by one node, for fewer unschedulable
+    // pods.
     (Stage::Pass, &UnschedulableSearch),
     // Readmits pods that were left in favor of other unschedulable pods.
     (Stage::Pass, &Readmission),

@@ -111,6 +111,23 @@ fn zone_spread_places_pods_in_each_zone() {
 }
 
 #[test]
+fn zone_spread_of_several_workloads_needs_nodes_in_each_zone() {
+    for steer in [false, true] {
+        let rule = |app: &str| spread(app, ZONE, "maxSkew: 1");
+        let mut scenario =
+            scenario(&[deployment("a", 4, &rule("a")), deployment("b", 5, &rule("b"))]);
+        scenario.settings.steer = steer;
+        let plan = scenario.plan();
+        let launches = plan.resource_changes.iter().filter_map(|row| row.change.after.as_ref());
+        let zones: BTreeSet<_> = launches.filter_map(|after| after.zone.clone()).collect();
+        assert_eq!((zones.len(), plan.capacity.pods.unschedulable), (3, 0), "steer {steer}");
+        scenario.apply();
+        let next = scenario.plan().summary;
+        assert_eq!((next.add, next.destroy), (0, 0), "steer {steer}");
+    }
+}
+
+#[test]
 fn too_few_domains_keep_the_minimum_at_zero() {
     let fleet = plan(&[deployment("a", 4, &spread("a", ZONE, "maxSkew: 1, minDomains: 4"))]);
     assert_eq!((fleet.zones["a"].as_slice(), fleet.unplaced), (&[1, 1, 1][..], 1));
