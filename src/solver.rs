@@ -57,6 +57,7 @@ mod shape_search;
 mod simulation;
 mod simulation_run;
 mod spot_diversity;
+mod spread_domains;
 mod staggered_readiness;
 mod static_pools;
 mod strategy;

@@ -45,8 +45,8 @@ pub struct RepositoryTree {
     pub tree: Tree,
     /// Skipped parts with the reason: submodules, links, saved plans and worlds.
     pub skipped: Vec<Skipped>,
-    /// Directories that are separate repositories. Their content is unknown.
-    pub submodules: Vec<String>,
+    /// Directories whose content is unknown, sorted by path.
+    pub unread_directories: Vec<UnreadDirectory>,
     /// Every file, including files that are not manifests.
     pub files: Arc<FileStore>,
     /// Commits and signatures that prove the signer, or `None` without a commit.
@@ -55,6 +55,24 @@ pub struct RepositoryTree {
     pub base: TreeBase,
     /// True if the tree is the whole repository, and its settings are those of `base.below`.
     pub is_whole_repository: bool,
+}
+
+/// A directory whose content is unknown.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnreadDirectory {
+    /// Path below the directory that is read.
+    pub path: String,
+    /// Reason for the unknown content.
+    pub reason: UnreadReason,
+}
+
+/// Reason that the content of a directory is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum UnreadReason {
+    /// It is a separate repository.
+    Submodule,
+    /// It is a symbolic link that leads nowhere, or out of the directory that is read.
+    Link,
 }
 
 impl RepositoryTree {
@@ -113,6 +131,12 @@ pub enum GitErrorKind {
     /// A link leads out of the root directory.
     #[error("it leads outside the directory that is read")]
     Outside,
+    /// A file is a symbolic link.
+    #[error("`{path}` is a symbolic link, and links are not followed")]
+    Link {
+        /// The path.
+        path: String,
+    },
     /// The directory cannot be listed.
     #[error("it cannot be listed: {0}")]
     Unreadable(String),
@@ -194,6 +218,7 @@ impl GitError {
                  not read"
                     .to_owned()
             }
+            GitErrorKind::Link { .. } => "replace the link by its file".to_owned(),
             GitErrorKind::NoRepository { .. } => "leave --ref out, or run `git init`".to_owned(),
             GitErrorKind::UnknownRevision { .. } => {
                 "`git fetch` it first; a shallow clone holds only the newest commits".to_owned()

@@ -90,10 +90,16 @@ impl Judge {
         Ok(Self { bundle, fleet, guard: None, trust: SignatureTrust::default(), settings_source })
     }
 
-    /// Returns the hashes of the policies and of their data.
+    /// Returns a hash of path and content of each policy and data file. The order of the paths decides
+    /// which of two values counts.
     pub(super) fn policy_hashes(&self) -> BTreeSet<String> {
         let files = self.bundle.files.iter().chain(&self.bundle.data);
-        files.map(|file| judged_by(file).sha256.chars().take(HASH_CHARS).collect()).collect()
+        let hash = |file| {
+            let JudgedBy { path, sha256 } = judged_by(file);
+            let hash = hex::encode(Sha256::digest(format!("{path}\n{sha256}")));
+            hash.chars().take(HASH_CHARS).collect()
+        };
+        files.map(hash).collect()
     }
 
     /// Adds the results of the policies to the plan, and the identity of the policies.

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use super::error::CliError;
 use super::signature_check::{SignatureTrust, check_signatures};
 use crate::adapters::external_sources::{MountedFiles, SourceCache};
-use crate::adapters::git::{RepositoryTree, TreeBase};
+use crate::adapters::git::{RepositoryTree, TreeBase, UnreadDirectory, UnreadReason};
 use crate::adapters::renderers::Renderers;
 use crate::demand::DemandMode;
 use crate::manifest::ports::RepositoryFiles;
@@ -131,8 +131,9 @@ impl Repository {
         desired.problems.dedup();
         desired.skipped.extend(tree.skipped.iter().cloned());
         desired.skipped.sort();
-        let unknown = tree.submodules.iter().filter(|path| is_read_directly(&fleet, path));
-        desired.unresolved.extend(unknown.map(|path| unresolved_submodule(path)));
+        let unread = tree.unread_directories.iter();
+        let unread = unread.filter(|directory| is_read_directly(&fleet, &directory.path));
+        desired.unresolved.extend(unread.map(unresolved_directory));
         desired.unresolved.sort();
         let fleet_digest = fleet_digest(&fleet, tree, &rendered);
         let fleet = FleetSettings::from_fleet(fleet);
@@ -213,13 +214,24 @@ fn reserved_files(tree: &RepositoryTree) -> impl Iterator<Item = Skipped> {
     })
 }
 
-fn unresolved_submodule(path: &str) -> Unresolved {
+fn unresolved_directory(directory: &UnreadDirectory) -> Unresolved {
+    let UnreadDirectory { path, reason } = directory;
+    let (kind, reason) = match reason {
+        UnreadReason::Submodule => (
+            "submodule",
+            "its files are those of another repository; plan that one by itself, or name the paths \
+             to read under `spec.sources` in fleetwright.yaml",
+        ),
+        UnreadReason::Link => (
+            "link",
+            "it leads nowhere, or out of the directory that is read; replace it, or name the paths to \
+             read under `spec.sources` in fleetwright.yaml",
+        ),
+    };
     Unresolved {
         origin: Origin::new(path, 0),
-        object: format!("submodule {path}"),
-        reason: "its files are those of another repository; plan that one by itself, or name the \
-                 paths to read under `spec.sources` in fleetwright.yaml"
-            .to_owned(),
+        object: format!("{kind} {path}"),
+        reason: reason.to_owned(),
     }
 }
 

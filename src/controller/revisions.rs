@@ -111,7 +111,9 @@ impl Revisions {
             self.fallback = self.fallback.take().or(previous);
             self.served = Some(restricted(&revision, persisted.as_deref()));
         }
-        let patience = later(now, revision.controller.ci_timeout);
+        let next = ServedRules::of(&revision);
+        let timeout = rules.map_or(next.ci_timeout(&next), |before| before.ci_timeout(&next));
+        let patience = later(now, timeout);
         let Some(persisted) = persisted else { return };
         // A fixed deadline: neither frequent merges nor frequent restarts may extend the wait
         // forever.

@@ -13,6 +13,7 @@
 //! | `mode` | `observe`, `additive`, `full` |
 //! | `approval` | `digest`, `policy`, `merge` |
 //! | `apply.by` | `ci`, `controller` |
+//! | `ciTimeout` | a longer time |
 //! | `launches`, `removals` | a lower limit, a longer window |
 //! | `massRemoval` | a lower limit |
 //! | `settle` | a longer delay |
@@ -20,7 +21,7 @@
 //! | `unresolved` | `hold`, `running`, `ignore` |
 //! | `windows` | fewer of the same windows; none is the loosest |
 //! | `keys`, `approvals` | the same keys and as many approvals; none is the loosest |
-//! | policies | the same files and more |
+//! | policies | the same files; any change is looser, because one file may change the result of another |
 //!
 //! A count and a share have no order: a change of one to the other is looser. Windows, keys,
 //! policies and `unresolved` cannot be combined, so where they are looser, plans need an approval by digest.
@@ -44,6 +45,8 @@ pub struct ServedRules {
     mode: Mode,
     approval: ApprovalRule,
     applied_by: AppliedBy,
+    #[serde(default)]
+    ci_timeout: SignedDuration,
     launches: RateLimit,
     removals: RateLimit,
     mass_removal: CountOrShare,
@@ -65,6 +68,7 @@ pub(super) enum LoosenedRule {
     Mode,
     Approval,
     AppliedBy,
+    CiTimeout,
     Launches,
     Removals,
     MassRemoval,
@@ -82,6 +86,7 @@ impl LoosenedRule {
             Self::Mode => "spec.controller.mode",
             Self::Approval => "spec.controller.approval",
             Self::AppliedBy => "spec.apply.by",
+            Self::CiTimeout => "spec.controller.ciTimeout",
             Self::Launches => "spec.controller.launches",
             Self::Removals => "spec.controller.removals",
             Self::MassRemoval => "spec.controller.massRemoval",
@@ -96,7 +101,10 @@ impl LoosenedRule {
 
     /// Returns whether the rule decides who approves.
     fn is_about_approval(self) -> bool {
-        matches!(self, Self::Approval | Self::AppliedBy | Self::Keys | Self::Policies)
+        matches!(
+            self,
+            Self::Approval | Self::AppliedBy | Self::CiTimeout | Self::Keys | Self::Policies
+        )
     }
 
     /// Returns whether the stricter of two such rules cannot be formed.
@@ -112,7 +120,7 @@ impl ServedRules {
             mode,
             approval,
             applied_by,
-            ci_timeout: _,
+            ci_timeout,
             poll: _,
             refresh: _,
             batch_idle: _,
@@ -131,6 +139,7 @@ impl ServedRules {
             mode: *mode,
             approval: *approval,
             applied_by: *applied_by,
+            ci_timeout: *ci_timeout,
             launches: *launches,
             removals: *removals,
             mass_removal: *mass_removal,
@@ -163,6 +172,7 @@ impl ServedRules {
             (Rule::Mode, next.mode > self.mode),
             (Rule::Approval, looseness(next.approval) > looseness(self.approval)),
             (Rule::AppliedBy, (self.applied_by, next.applied_by) == CI_TO_CONTROLLER),
+            (Rule::CiTimeout, self.waits_for_ci() && next.ci_timeout < self.ci_timeout),
             (Rule::Launches, is_looser_rate(self.launches, next.launches)),
             (Rule::Removals, is_looser_rate(self.removals, next.removals)),
             (Rule::MassRemoval, is_looser_limit(self.mass_removal, next.mass_removal)),
@@ -170,7 +180,7 @@ impl ServedRules {
             (Rule::Confirm, !self.confirm_pools.is_subset(&next.confirm_pools)),
             (Rule::Windows, windows),
             (Rule::Keys, keys),
-            (Rule::Policies, !self.policies.is_subset(&next.policies)),
+            (Rule::Policies, self.policies != next.policies),
             (Rule::Unresolved, next.unresolved > self.unresolved),
         ];
         looser.into_iter().filter(|(_, is_looser)| *is_looser).map(|(rule, _)| rule).collect()
@@ -202,6 +212,7 @@ impl ServedRules {
                 Rule::Mode => settings.mode = self.mode,
                 Rule::Approval => settings.approval = self.approval,
                 Rule::AppliedBy => settings.applied_by = self.applied_by,
+                Rule::CiTimeout => settings.ci_timeout = self.ci_timeout,
                 Rule::Launches => settings.launches = self.launches,
                 Rule::Removals => settings.removals = self.removals,
                 Rule::MassRemoval => settings.mass_removal = self.mass_removal,
@@ -214,6 +225,22 @@ impl ServedRules {
             settings.approval = ApprovalRule::Digest;
         }
         revision
+    }
+
+    /// Returns the time that CI has to apply a commit with the rules `next`, which these rules may
+    /// extend.
+    pub(super) fn ci_timeout(&self, next: &Self) -> SignedDuration {
+        let loosened = self.loosened_by(next);
+        let is_held = loosened.contains(&LoosenedRule::CiTimeout);
+        if is_held && !self.accepts_merge(next, &loosened) {
+            self.ci_timeout
+        } else {
+            next.ci_timeout
+        }
+    }
+
+    fn waits_for_ci(&self) -> bool {
+        self.applied_by == AppliedBy::Ci
     }
 
     /// Returns whether a commit with the rules `next` waits for CI, although it declares that the
@@ -296,7 +323,7 @@ mod tests {
     #[test]
     fn each_rule_has_an_order() {
         use LoosenedRule as Rule;
-        let edits: [(Rule, RevisionEdit); 13] = [
+        let edits: [(Rule, RevisionEdit); 15] = [
             (Rule::Mode, |r| r.controller.mode = Mode::Additive),
             (Rule::Approval, |r| r.controller.approval = ApprovalRule::Policy),
             (Rule::AppliedBy, |r| r.controller.applied_by = AppliedBy::Controller),
@@ -309,6 +336,8 @@ mod tests {
             (Rule::Windows, |r| r.guard.windows = Vec::new()),
             (Rule::Windows, |r| r.guard.windows[0].to += 1),
             (Rule::Policies, |r| r.policies = ["a".to_owned(), "c".to_owned()].into()),
+            (Rule::Policies, |r| _ = r.policies.insert("c".to_owned())),
+            (Rule::CiTimeout, |r| r.controller.ci_timeout = SignedDuration::from_secs(1)),
             (Rule::Unresolved, |r| r.unresolved = UnresolvedPolicy::Running),
         ];
         let before = ServedRules::of(&strict());
@@ -332,7 +361,6 @@ mod tests {
             assert!(left.iter().all(|rule| rule.needs_approval()), "{left:?}");
         }
         let mut stricter = strict();
-        stricter.policies.insert("c".to_owned());
         stricter.guard.windows.truncate(1);
         stricter.controller.confirm_pools.insert("web".into());
         assert_eq!(before.loosened_by(&ServedRules::of(&stricter)), BTreeSet::new());

@@ -170,6 +170,25 @@ struct TreeReader<'a> {
     into: Collector,
 }
 
+/// Reason that a template with workloads is unresolved. Delivery tools refuse it, so what it declared
+/// before keeps running.
+const TEMPLATE_REASON: &str = "it is a template, which no delivery tool applies as it is; render it, \
+                               or name the paths to read under `spec.sources` in fleetwright.yaml";
+
+/// Kinds of standing workloads.
+const TEMPLATE_KINDS: [WorkloadKind; 4] = [
+    WorkloadKind::Deployment,
+    WorkloadKind::StatefulSet,
+    WorkloadKind::DaemonSet,
+    WorkloadKind::CronJob,
+];
+
+/// Returns whether a file that cannot be parsed seems to declare a workload.
+fn declares_workload(text: &str) -> bool {
+    let kinds = text.lines().filter_map(|line| line.strip_prefix("kind:"));
+    kinds.map(str::trim).any(|kind| TEMPLATE_KINDS.iter().any(|known| known.as_str() == kind))
+}
+
 /// First bytes of a file that git-crypt encrypted.
 const GIT_CRYPT_HEADER: &[u8] = b"\0GITCRYPT\0";
 
@@ -201,10 +220,15 @@ impl TreeReader<'_> {
                 return self.report_fault(file, fault);
             }
         };
-        if manifest.format == FileFormat::Json && !text.contains("\"apiVersion\"") {
+        // kubectl decides by the first character, not by the name.
+        let is_object = |line: &str| line.starts_with("apiVersion:");
+        let is_yaml = !text.trim_start().starts_with('{') && text.lines().any(is_object);
+        let format = if is_yaml { FileFormat::Yaml } else { manifest.format };
+        if format == FileFormat::Json && !text.contains("\"apiVersion\"") {
             return self.skip(file, 0, "JSON without apiVersion");
         }
-        parse_documents(manifest.format, &text, manifest.vars, |loaded| {
+        let manifest = ManifestText { format, ..manifest };
+        parse_documents(format, &text, manifest.vars, |loaded| {
             self.read_documents(manifest, &text, loaded);
         });
     }
@@ -212,6 +236,11 @@ impl TreeReader<'_> {
     fn read_documents(&mut self, manifest: ManifestText<'_>, text: &str, loaded: YamlStream<'_>) {
         if let Some(mut fault) = loaded.fault {
             if manifest.origins.is_none() && text.contains("{{") {
+                if declares_workload(text) {
+                    let object = format!("template {}", manifest.file.path);
+                    let origin = Origin { file: manifest.file.path.clone(), line: fault.line };
+                    self.into.add_unresolved(origin, object, TEMPLATE_REASON);
+                }
                 return self.skip(manifest.file, fault.line, "templated");
             }
             if manifest.format == FileFormat::Json {

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::file_store::{FileLocation, FileStore, LFS_REASON, is_lfs_pointer};
 use super::generated_files::is_generated_file;
 use super::tree_limits::TreeLimits;
-use super::{GitErrorKind, RepositoryTree, TreeBase, skipped};
+use super::{GitErrorKind, RepositoryTree, TreeBase, UnreadDirectory, UnreadReason, skipped};
 use crate::model::desired::{Skipped, Tree, TreeFile};
 
 pub(super) struct FileCollector {
@@ -17,7 +17,7 @@ pub(super) struct FileCollector {
     bytes: u64,
     files: Vec<TreeFile>,
     skipped: Vec<Skipped>,
-    submodules: Vec<String>,
+    unread_directories: Vec<UnreadDirectory>,
     store: FileStore,
 }
 
@@ -30,7 +30,7 @@ impl FileCollector {
             bytes: 0,
             files: Vec::new(),
             skipped: Vec::new(),
-            submodules: Vec::new(),
+            unread_directories: Vec::new(),
             store,
         }
     }
@@ -43,7 +43,20 @@ impl FileCollector {
     /// Records a directory that is a separate repository.
     pub(super) fn add_submodule(&mut self, path: &str) {
         self.add_skipped(path, "a Git repository of its own");
-        self.submodules.push(path.to_owned());
+        self.add_unread_directory(path, UnreadReason::Submodule);
+    }
+
+    /// Records a link that cannot be resolved. Names of files have an extension as a rule, and names of
+    /// directories have none.
+    pub(super) fn add_broken_link(&mut self, path: &str) {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        if !name.contains('.') {
+            self.add_unread_directory(path, UnreadReason::Link);
+        }
+    }
+
+    fn add_unread_directory(&mut self, path: &str, reason: UnreadReason) {
+        self.unread_directories.push(UnreadDirectory { path: path.to_owned(), reason });
     }
 
     pub(super) fn count_entry(&mut self) -> Result<(), GitErrorKind> {
@@ -124,12 +137,12 @@ impl FileCollector {
         self.files.sort_by(|a, b| a.path.cmp(&b.path));
         self.skipped.sort();
         let base = TreeBase { tree: tree_digest(&self.files), ..base };
-        self.submodules.sort();
+        self.unread_directories.sort();
         Ok(RepositoryTree {
             is_whole_repository: false,
             tree: Tree { files: self.files },
             skipped: self.skipped,
-            submodules: self.submodules,
+            unread_directories: self.unread_directories,
             files: Arc::new(self.store),
             signed_history: None,
             base,

@@ -407,7 +407,9 @@ fn redact(message: &str, url: &str) -> String {
     let query = rest.split_once(['?', '#']).map_or("", |(_, query)| query);
     let password = user.split_once(':').map_or("", |(_, password)| password);
     let values = query.split('&').filter_map(|pair| Some(pair.split_once('=')?.1));
-    for secret in [user, password, query].into_iter().chain(values) {
+    // Git ends the user at the first `@`, so that the rest of a password with one reads as the host.
+    let tails = user.match_indices('@').map(|(at, _)| &user[at + 1..]);
+    for secret in [user, password, query].into_iter().chain(values).chain(tails) {
         // A user name alone, as for SSH, is not a secret.
         if !secret.is_empty() && (secret != user || user.contains(':') || url.contains("://")) {
             message = message.replace(secret, "…");
@@ -447,6 +449,9 @@ mod tests {
             let display = truncate(&redact(&message, &url));
             assert!(!display.contains("ghp_") && display.contains("https://h/o/r"), "{display}");
         }
+        let message = "fatal: unable to access 'https://ECRET@h/o/r/'";
+        let display = redact(message, "https://me:ghs_S@ECRET@h/o/r");
+        assert!(!display.contains("ECRET"), "{display}");
         let message = "git@h: Permission denied (publickey)";
         assert_eq!(redact(message, "git@h:o/r"), message, "a name is no secret");
     }

@@ -167,7 +167,12 @@ impl CommitWalk<'_> {
                             let reason = "a link to a directory, which is not followed";
                             self.found.add_skipped(&full_path, reason);
                         }
-                        found => self.store_location(&full_path, &found),
+                        found => {
+                            if found.is_err() {
+                                self.found.add_broken_link(&full_path);
+                            }
+                            self.store_location(&full_path, &found);
+                        }
                     }
                 }
                 CommitEntry::File(id) if !is_manifest_name(name) => {

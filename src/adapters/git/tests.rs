@@ -113,6 +113,19 @@ fn crafted_names_in_commits_are_refused() {
 }
 
 #[test]
+fn links_among_text_files_are_refused() {
+    let repo = TestRepository::new();
+    repo.write("shared/b.rego", "x").write("policies/a.rego", "x");
+    repo.link("policies/b.rego", "../shared/b.rego");
+    repo.commit();
+    for revision in [None, Some("HEAD")] {
+        let read = read_text_files(&repo.path("policies"), None, revision, &[".rego"]);
+        let error = read.expect_err("a link");
+        assert!(matches!(error.kind, GitErrorKind::Link { .. }), "{error}");
+    }
+}
+
+#[test]
 fn only_manifests_are_read_sorted_by_path() {
     let repo = TestRepository::new();
     repo.write("b/z.yml", "3").write("a.yaml", "1").write("b/a.json", "2");
@@ -243,7 +256,8 @@ fn links_are_followed_only_inside_the_root() {
     let disk = lines(&repo.read());
     let git = "git.yaml ! it is a link to a file outside the directory that is read";
     assert!(disk.contains(&git.to_owned()), "Git's own files may hold credentials");
-    assert!(skipped_lines(&repo.read()).iter().any(|line| line.starts_with("e a link")));
+    let outside = UnreadDirectory { path: "e".to_owned(), reason: UnreadReason::Link };
+    assert_eq!(repo.read().unread_directories, [outside]);
 }
 
 #[test]
@@ -344,6 +358,21 @@ fn missing_submodule_is_skipped() {
     index.write().expect("write");
     fs::create_dir(repo.path("sub")).expect("mkdir");
     assert_eq!(skipped_lines(&repo.read()), ["sub a Git repository of its own"]);
+}
+
+#[test]
+fn links_that_may_be_unread_directories_are_listed() {
+    let repo = TestRepository::new();
+    repo.write("a.yaml", "1").write("base/b.yaml", "1");
+    repo.link("inside", "base").link("nowhere", "missing").link("outside", "../../elsewhere");
+    repo.link("logo.png", "missing.png").link("file", "a.yaml");
+    let commit = repo.commit();
+    for read in [repo.read(), repo.read_at(&commit)] {
+        let unread = read.unread_directories.iter();
+        let unread: Vec<_> = unread.map(|d| (d.path.as_str(), d.reason)).collect();
+        assert_eq!(unread, [("nowhere", UnreadReason::Link), ("outside", UnreadReason::Link)]);
+        assert_eq!(skipped_lines(&read), ["inside a link to a directory, which is not followed"]);
+    }
 }
 
 #[test]

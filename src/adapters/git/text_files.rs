@@ -29,12 +29,12 @@ pub struct TextFile {
 
 /// Returns the files below `directory` whose names end with one of `ends`, sorted by path.
 ///
-/// Links are not followed. With a revision, the files are read from that commit. With `root`, a
+/// A symbolic link is an error, because its file would be missing without a word. With a revision, the files are read from that commit. With `root`, a
 /// directory outside it is refused, even if a link leads there.
 ///
 /// # Errors
-/// Returns an error if the directory is missing or outside the root, a file is not text, or a limit
-/// is exceeded.
+/// Returns an error if the directory is missing or outside the root, a file is not text or a link, or a
+/// limit is exceeded.
 pub fn read_text_files(
     directory: &Path,
     root: Option<&Path>,
@@ -102,6 +102,10 @@ impl TextFileReader<'_> {
                 let entry = entry.map_err(unreadable)?;
                 let (path, kind) = (entry.path(), entry.file_type().map_err(unreadable)?);
                 let name = entry.file_name().to_string_lossy().into_owned();
+                if kind.is_symlink() {
+                    let path = path.strip_prefix(directory).unwrap_or(&path).display().to_string();
+                    return Err(GitErrorKind::Link { path });
+                }
                 if kind.is_dir() && !name.starts_with('.') {
                     pending.push(path);
                 } else if kind.is_file() && self.matches_suffix(&name) {
@@ -148,7 +152,7 @@ impl TextFileReader<'_> {
         tree: &git2::Tree<'_>,
     ) -> Result<Vec<(String, git2::Oid)>, GitErrorKind> {
         let mut found = Vec::new();
-        let (mut entries, mut unsafe_name) = (0, None);
+        let (mut entries, mut unsafe_name, mut link) = (0, None, None);
         let walked = tree.walk(TreeWalkMode::PreOrder, |path, entry| {
             entries += 1;
             let name = entry.name().unwrap_or_default();
@@ -156,8 +160,11 @@ impl TextFileReader<'_> {
                 unsafe_name = Some(entry.name_bytes().escape_ascii().to_string());
                 return TreeWalkResult::Abort;
             }
-            let is_file = entry.kind() == Some(ObjectType::Blob) && entry.filemode() != LINK;
-            if is_file && self.matches_suffix(name) {
+            if entry.filemode() == LINK {
+                link = Some(format!("{path}{name}"));
+                return TreeWalkResult::Abort;
+            }
+            if entry.kind() == Some(ObjectType::Blob) && self.matches_suffix(name) {
                 found.push((format!("{path}{name}"), entry.id()));
             }
             let is_enough = found.len() > FILES_MAX || entries > ENTRIES_MAX;
@@ -165,6 +172,9 @@ impl TextFileReader<'_> {
         });
         if let Some(name) = unsafe_name {
             return Err(GitErrorKind::UnsafeName { name });
+        }
+        if let Some(path) = link {
+            return Err(GitErrorKind::Link { path });
         }
         // Git also reports an aborted walk as an error. The exceeded limit is more specific.
         for (what, count, most) in

@@ -241,12 +241,15 @@ impl WorktreeWalk<'_> {
         let is_link = kind.is_some_and(|kind| kind.is_symlink());
         if !is_manifest_name(bytes(path.as_os_str())) {
             self.found.count_other_file();
-            if is_link && self.root.join(&path).is_dir() {
+            if is_link && self.link_target(&path).is_ok_and(|target| target.is_dir()) {
                 self.found.add_skipped(&full_path, "a link to a directory, which is not followed");
             } else if path.to_str().is_some()
                 && !self.git.is_some_and(|git| git.ignores_file(&path))
             {
                 let location = self.location(&path, is_link);
+                if matches!(location, FileLocation::Unreadable(_)) {
+                    self.found.add_broken_link(&full_path);
+                }
                 self.found.store_location(&full_path, location);
             }
             return Ok(());

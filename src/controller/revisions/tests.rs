@@ -193,6 +193,32 @@ fn commit_with_keys_waits_for_ci_without_deadline() {
 }
 
 #[test]
+fn commit_that_changes_the_fleet_does_not_shorten_its_own_wait() {
+    let ci_revision = |commit: &str, timeout: i64, fleet: &str| {
+        let mut revision = crate::testing::controller::revision(commit);
+        revision.controller.applied_by = AppliedBy::Ci;
+        revision.controller.ci_timeout = SignedDuration::from_secs(timeout);
+        revision.fleet_digest = fleet.to_owned();
+        revision
+    };
+    for (fleet, seconds) in [("grown", 600), ("before", 1)] {
+        let before = ci_revision("1", 600, "before");
+        let mut harness = ControllerHarness::started_without_mode();
+        let persisted = PersistedState {
+            served_commit: Some("1".to_owned()),
+            rules: Some(ServedRules::of(&before)),
+            ..PersistedState::default()
+        };
+        harness.step_at(1, Event::Signal(Signal::LeaseGained));
+        harness.step_at(1, Event::StateLoaded(Ok(Box::new(persisted))));
+        harness.step_at(2, Event::BranchRead(Ok(Arc::new(before))));
+        harness.step_at(10, Event::BranchRead(Ok(Arc::new(ci_revision("2", 1, fleet)))));
+        let waiting = harness.state().revisions.waiting.as_ref().map(|waiting| waiting.until);
+        assert_eq!(waiting, Some(at(10 + seconds)), "{fleet}");
+    }
+}
+
+#[test]
 fn first_plan_uses_observation_started_after_the_read() {
     let mut harness = ControllerHarness::started();
     let revision = harness.state().revisions.served.clone().expect("one is served");

@@ -235,5 +235,10 @@ mod tests {
         let now = "2026-09-01T17:30:20Z".parse().expect("a time");
         let next = window(&[], 8, 17).next_opening(now).expect("tomorrow");
         assert_eq!(next.to_string(), "2026-09-02T08:00:00Z");
+        // The clock skips from 02:00 to 03:00 on 28 March.
+        let mut skipped = window(&[Weekday::Sunday], 2, 3);
+        skipped.windows[0].zone = TimeZone::get("Europe/Berlin").expect("a zone");
+        let next = skipped.next_opening("2027-03-22T00:00:00Z".parse().expect("a time"));
+        assert_eq!(next.expect("in two weeks").to_string(), "2027-04-04T00:00:00Z");
     }
 }

@@ -68,6 +68,15 @@ fn objects_with_unknown_pods_are_unresolved() {
 }
 
 #[test]
+fn a_template_of_a_workload_is_unresolved() {
+    let text =
+        "{{- if true }}\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n{{- end }}";
+    let desired = clean(text);
+    assert_eq!(reasons(&desired), ["a.yaml:1: templated"]);
+    assert!(unresolved(&desired)[0].starts_with("a.yaml:1: template a.yaml: it is a template"));
+}
+
+#[test]
 fn a_broken_file_is_an_error_with_its_line() {
     for (path, text, expected) in [
         ("a.yaml", "a: 1\nb: 'x", "error a.yaml:2: is not YAML: "),
@@ -124,10 +133,11 @@ fn json_is_read_and_other_files_are_not() {
         ("pod.json", json),
         ("README.md", POD),
         ("pod.YAML", POD),
+        ("yaml.json", &POD.replace("name: p", "name: q")),
     ]);
     assert_eq!(lines(&desired), [""; 0]);
     let names: Vec<String> = desired.workloads.keys().map(ToString::to_string).collect();
-    assert_eq!(names, ["default/j", "default/p"]);
+    assert_eq!(names, ["default/j", "default/p", "default/q"]);
     assert_eq!(reasons(&desired), ["package.json: JSON without apiVersion"]);
 }
 

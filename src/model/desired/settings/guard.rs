@@ -151,8 +151,8 @@ impl GuardSettings {
         let minute = jiff::SignedDuration::from_mins(1);
         let start = Timestamp::from_second(now.as_second().div_euclid(60) * 60).ok()?;
         let mut at = start;
-        // Windows repeat weekly, so one week contains every opening.
-        for _ in 0..=7 * DAY_MINUTES {
+        // Windows repeat weekly. A change of the clock may skip one opening.
+        for _ in 0..=14 * DAY_MINUTES {
             at = at.checked_add(minute).ok()?;
             if self.is_open(at) {
                 return Some(at);
