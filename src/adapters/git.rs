@@ -71,7 +71,7 @@ pub struct UnreadDirectory {
 pub enum UnreadReason {
     /// It is a separate repository.
     Submodule,
-    /// It is a symbolic link that leads nowhere, or out of the directory that is read.
+    /// It is a symbolic link that is broken, or that points out of the directory that is read.
     Link,
 }
 

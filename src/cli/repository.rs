@@ -224,7 +224,7 @@ fn unresolved_directory(directory: &UnreadDirectory) -> Unresolved {
         ),
         UnreadReason::Link => (
             "link",
-            "it leads nowhere, or out of the directory that is read; replace it, or name the paths to \
+            "it is broken, or it points out of the directory that is read; replace it, or name the paths to \
              read under `spec.sources` in fleetwright.yaml",
         ),
     };

@@ -39,7 +39,8 @@ use crate::model::reason::{Contingency, FailureDomainReport, Unsteered};
 use crate::model::units::MicroUsd;
 
 /// Maximum price of an unsteered fleet with nodes for left-over pods, in percent of the price
-/// without. The next plan knows where the pods run, and often finds much cheaper nodes for the rest.
+/// without, unless one node alone costs more. The next plan knows where the pods run, and often finds
+/// much cheaper nodes for the rest.
 const LEFT_OVER_PRICE_PERCENT: i64 = 150;
 
 /// Maximum number of passes after the first.
@@ -165,9 +166,10 @@ impl Passes<'_> {
         let left = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
         let outcome = &mut answer.outcome;
         let price = outcome.fleet.layout.price;
-        let price_max = MicroUsd(price.0.saturating_mul(LEFT_OVER_PRICE_PERCENT) / 100);
-        let price_max =
-            Some(price_max).filter(|_| !self.input.settings.steer && price > MicroUsd::ZERO);
+        let share_max = MicroUsd(price.0.saturating_mul(LEFT_OVER_PRICE_PERCENT) / 100);
+        let with_one_node = price + self.dearest_needed_node(&outcome.fleet);
+        let price_max = Some(share_max.max(with_one_node))
+            .filter(|_| !self.input.settings.steer && price > MicroUsd::ZERO);
         let mut is_changed = false;
         for _ in 0..PASSES_MAX {
             if !problem.has_searchable_left_over(&outcome.fleet) {
@@ -192,6 +194,20 @@ impl Passes<'_> {
             let current = IdleRemoval.improve(simulation, current);
             outcome.fleet = SpotDiversity.improve(simulation, current).fleet;
         }
+    }
+
+    /// Returns the highest price of the cheapest node that holds a pod which is left over. No plan
+    /// places that pod for less if it has to launch a node.
+    fn dearest_needed_node(&self, fleet: &VerifiedFleet) -> MicroUsd {
+        let needed = fleet.unplaced.keys().filter_map(|group| {
+            let shape = &self.demand.groups[*group].shape;
+            let offers = self.offers.iter().zip(self.admission.of_group(*group));
+            let holding = offers
+                .filter(|(offer, admitted)| **admitted && shape.requests.fits(&offer.room))
+                .map(|(offer, _)| offer.node.price);
+            holding.min()
+        });
+        needed.max().unwrap_or_default()
     }
 
     /// Replaces a fleet that leaves pods over by one that places more of them in fewer orders of

@@ -1,6 +1,7 @@
 //! Pods that arrive in another order than their priority, or although they are unschedulable.
 
 use super::pod_rules::{deployment, scenario};
+use crate::model::desired::WorstCase;
 use crate::solver::Solution;
 use crate::testing::{Scenario, requirement};
 
@@ -93,4 +94,21 @@ fn every_launch_holds_a_pod() {
     let used: std::collections::BTreeSet<_> =
         solution.target.placements.values().flat_map(|places| places.keys()).collect();
     assert_eq!(used.len(), solution.target.launches.len());
+}
+
+/// The small pods take the room of the large node in every likely order. The next plan would launch
+/// another one for the large pod.
+#[test]
+fn pod_that_needs_a_node_dearer_than_half_the_fleet_is_placed() {
+    let container = |cpu: u32| {
+        format!("containers: [{{name: app, resources: {{requests: {{cpu: {cpu}, memory: 1Gi}}}}}}]")
+    };
+    let mut scenario =
+        scenario(&[deployment("small", 3, &container(1)), deployment("whole", 1, &container(14))]);
+    let types = requirement("node.kubernetes.io/instance-type", &["m5.large", "m5.4xlarge"]);
+    scenario.pool().requirements[0] = types;
+    scenario.settings.worst_case = WorstCase::Contingency;
+    let plan = scenario.apply();
+    assert_eq!(plan.capacity.pods.unschedulable, 0);
+    assert_eq!(scenario.plan().summary.add, 0);
 }

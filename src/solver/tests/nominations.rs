@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use super::pod_rules::{deployment, scenario};
 use crate::model::desired::WorstCase;
+use crate::model::ids::NodeName;
 use crate::model::units::MicroUsd;
-use crate::solver::{NodeRef, TargetFleet};
+use crate::solver::{NodeRef, Solution, TargetFleet};
 use crate::testing::{Scenario, requirement};
 
 /// Returns a fleet of small pods that the scheduler spreads over all nodes, so that later large
@@ -163,6 +164,40 @@ fn nominated_fleet_is_simulated_in_every_order() {
     assert_eq!(steered.without_nominations, usual.without_nominations);
 }
 
+/// Launches the nodes of a solution, with its pods planned on them, and returns the nodes.
+fn launch_without_pods(scenario: &mut Scenario, solution: &Solution) -> Vec<NodeName> {
+    let target = &solution.target;
+    let nodes: Vec<_> =
+        target.launches.iter().map(|launch| scenario.launch(&launch.node)).collect();
+    let groups = scenario.demand().groups;
+    for (group, places) in &target.placements {
+        let workload = crate::model::ids::workload_key(&groups[*group].workload);
+        for (place, count) in places {
+            let NodeRef::Launch(index) = place else { panic!("{place:?}") };
+            let node = &scenario.observed.nodes[&nodes[*index]];
+            let instance = node.instance.clone().expect("it runs on one");
+            let pods = scenario.observed.planned_pods.entry(instance).or_default();
+            pods.insert(workload.clone(), *count);
+        }
+    }
+    nodes
+}
+
+/// Without the last plan, a pod of the spread would go to a third zone.
+#[test]
+fn planned_pods_keep_their_zones_before_they_run() {
+    let rule = "topologySpreadConstraints: [{topologyKey: topology.kubernetes.io/zone, \
+                whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: a}}, maxSkew: 1}]";
+    let mut scenario = scenario(&[deployment("a", 3, rule)]);
+    let zones = requirement("topology.kubernetes.io/zone", &["us-east-1a", "us-east-1b"]);
+    scenario.pool().requirements.push(zones);
+    let first = scenario.solve();
+    launch_without_pods(&mut scenario, &first);
+    scenario.pool().requirements.pop();
+    let second = scenario.solve().target;
+    assert!(second.launches.is_empty() && second.unschedulable.is_empty(), "{second:?}");
+}
+
 #[test]
 fn launched_nodes_without_pods_receive_the_pods_that_the_last_plan_places_there() {
     let containers = |cpu: u32| {
@@ -174,19 +209,7 @@ fn launched_nodes_without_pods_receive_the_pods_that_the_last_plan_places_there(
         scenario(&[deployment("a", 4, &containers(400)), deployment("b", 4, &containers(1_000))]);
     scenario.settings.steer = true;
     let first = scenario.solve();
-    let nodes: Vec<_> =
-        first.target.launches.iter().map(|launch| scenario.launch(&launch.node)).collect();
-    let groups = scenario.demand().groups;
-    for (group, places) in &first.target.placements {
-        let workload = crate::model::ids::workload_key(&groups[*group].workload);
-        for (place, count) in places {
-            let NodeRef::Launch(index) = place else { panic!("{place:?}") };
-            let node = &scenario.observed.nodes[&nodes[*index]];
-            let instance = node.instance.clone().expect("it runs on one");
-            let pods = scenario.observed.planned_pods.entry(instance).or_default();
-            pods.insert(workload.clone(), *count);
-        }
-    }
+    let nodes = launch_without_pods(&mut scenario, &first);
     let second = scenario.solve().target;
     assert!(second.launches.is_empty(), "{:?}", second.launches);
     let by_node = |placements: &BTreeMap<usize, BTreeMap<NodeRef, u32>>| -> BTreeMap<_, _> {

@@ -11,7 +11,7 @@ use super::domain_counts::{DomainCounts, PodsByDomain};
 use super::inter_pod_terms::{InterPodTerm, TermKind};
 use super::{DomainShare, TopologyInput, is_placeable};
 use crate::demand::NodeChoice;
-use crate::model::ids::{LabelKey, LabelValue, Labels};
+use crate::model::ids::{LabelKey, LabelValue, Labels, workload_key};
 use crate::model::pod::{Toleration, untolerated};
 use crate::model::requirement::{LabelSet, Requirements, ValueSet};
 use crate::model::units::MicroUsd;
@@ -100,21 +100,30 @@ impl<'a> DomainAssigner<'a> {
         }
     }
 
-    /// Returns the planned pods of a group that run on nodes within `scope`, by domain.
+    /// Returns the planned pods of a group that run on nodes within `scope`, by domain. Pods that do
+    /// not run yet, and that the last plan places on these nodes, count as running.
     fn running(&self, group: usize, key: &LabelKey, scope: &Requirements) -> PodsByDomain {
         let group = &self.input.groups[group];
         let mut left = group.counts.planned;
         let mut counts = PodsByDomain::new();
-        if group.running.is_empty() {
-            return counts;
-        }
-        for node in self.input.existing.iter().filter(|node| scope.matches_labels(&node.labels)) {
-            let Some(domain) = node.labels.get(key) else { continue };
-            let here = group.running.get(&node.name).copied().unwrap_or(0).min(left);
+        let on = |node: &ExistingNode| group.running.get(&node.name).copied().unwrap_or(0);
+        let nodes = self.input.existing.iter().filter(|node| scope.matches_labels(&node.labels));
+        let nodes = nodes.filter_map(|node| Some((node, node.labels.get(key)?)));
+        let nodes: Vec<(&ExistingNode, &LabelValue)> = nodes.collect();
+        let mut add = |domain: &LabelValue, pods: u32| {
+            let here = pods.min(left);
             if here > 0 {
                 left -= here;
                 *counts.entry(domain.clone()).or_insert(0) += here;
             }
+        };
+        if !group.running.is_empty() {
+            nodes.iter().for_each(|(node, domain)| add(domain, on(node)));
+        }
+        let workload = workload_key(&group.workload);
+        for (node, domain) in nodes.iter().filter(|(node, _)| !node.planned_pods.is_empty()) {
+            let planned = node.planned_pods.get(&workload).copied().unwrap_or(0);
+            add(domain, planned.saturating_sub(on(node)));
         }
         counts
     }
