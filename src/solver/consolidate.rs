@@ -419,12 +419,12 @@ impl ConsolidationRound<'_, '_> {
 
     /// Removes from each set the nodes that disruption budgets block, and drops duplicates.
     fn within_budgets(&mut self, layout: &Layout, sets: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
-        let pace = self.remaining_pace(layout);
+        let budgets = self.remaining_budgets(layout);
         let mut seen = BTreeSet::new();
         let mut allowed = Vec::new();
         for set in sets {
             let nodes = set.len();
-            let subset = pace.allowed_subset(set, self.problem.existing);
+            let subset = budgets.allowed_subset(set, self.problem.existing);
             self.is_cut_by_budget |= subset.len() < nodes;
             if !subset.is_empty() && seen.insert(subset.clone()) {
                 allowed.push(subset);
@@ -434,26 +434,26 @@ impl ConsolidationRound<'_, '_> {
     }
 
     /// Returns the budgets that remain after the removals of a layout.
-    fn remaining_pace(&self, layout: &Layout) -> DisruptionBudgets {
+    fn remaining_budgets(&self, layout: &Layout) -> DisruptionBudgets {
         if self.ignores_budgets {
             return DisruptionBudgets::default();
         }
         let gone =
             self.problem.existing.iter().zip(&layout.retained).filter(|(_, retained)| !**retained);
-        self.problem.pace.after_removing(gone.map(|(node, _)| &node.name))
+        self.problem.budgets.after_removing(gone.map(|(node, _)| &node.name))
     }
 
     /// Records nodes that only a disruption budget retains: empty nodes together, then single nodes
     /// whose removal pays. A node that is needed, or not worth removing after those, is not blocked
     /// by a budget.
     fn record_budget_blocked(&mut self, fleet: &VerifiedFleet) {
-        let pace = self.remaining_pace(&fleet.layout);
-        if pace.is_unbounded() {
+        let budgets = self.remaining_budgets(&fleet.layout);
+        if budgets.is_unbounded() {
             return;
         }
         let existing = self.problem.existing;
         let mut waits = self.candidates(&fleet.layout);
-        waits.retain(|index| !pace.allows(&existing[*index].name));
+        waits.retain(|index| !budgets.allows(&existing[*index].name));
         let is_idle = |index: &usize| fleet.layout.pods_on[*index].is_empty();
         let idle: Vec<usize> = waits.iter().copied().filter(is_idle).collect();
         let alone = waits.into_iter().map(|index| vec![index]);

@@ -225,8 +225,11 @@ fn next_nomination(nodes: &mut Vec<(NodeIndex, u32)>) -> Option<NodeIndex> {
 impl Simulation<'_> {
     /// Returns the events that happen while pods arrive.
     pub(super) fn events_in(&self, state: &SimState) -> Events {
-        let events =
-            if self.problem.with_events { state.events(self.problem.offers) } else { Events::NONE };
+        let events = if self.problem.checks.with_events {
+            state.events(self.problem.offers)
+        } else {
+            Events::NONE
+        };
         Events { has_patient_pods: has_patient_pods(self.problem.groups), ..events }
     }
 
