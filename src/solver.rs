@@ -445,7 +445,7 @@ fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
         launches,
         keeps,
         retires,
-        placements: split.merge_placements(placements.placements),
+        placements: split.merge_placements(placements.by_group),
         unschedulable: split.merge_unschedulable(unschedulable),
         growths: growths.groups,
         packed_price: outcome.fleet.packed_price.min(outcome.fleet.layout.price),

@@ -199,9 +199,9 @@ impl<'a> Problem<'a> {
         layout.pods_on.iter_mut().for_each(BTreeMap::clear);
         layout.packing.opened.iter_mut().for_each(|node| node.pods.clear());
         for (group, places) in placements {
-            for (place, count) in places {
-                let Some(class) = self.class_at(*group, place, offers) else { continue };
-                let on = match place {
+            for (node_ref, count) in places {
+                let Some(class) = self.class_at(*group, node_ref, offers) else { continue };
+                let on = match node_ref {
                     NodeRef::Existing(name) => &mut layout.pods_on[self.index_of(name)],
                     NodeRef::Launch(node) => &mut layout.packing.opened[*node].pods,
                 };
@@ -219,10 +219,11 @@ impl<'a> Problem<'a> {
     /// Records the pods of `placements` that stay on their nodes.
     pub(super) fn record_staying(&self, layout: &mut Layout, placements: &Placements) {
         for (group, places) in placements {
-            for (place, count) in places {
-                let NodeRef::Existing(name) = place else { continue };
+            for (node_ref, count) in places {
+                let NodeRef::Existing(name) = node_ref else { continue };
                 let running = self.groups[*group].running.get(name).copied().unwrap_or(0);
-                let (Some(class), stay) = (self.class_at(*group, place, &[]), running.min(*count))
+                let (Some(class), stay) =
+                    (self.class_at(*group, node_ref, &[]), running.min(*count))
                 else {
                     continue;
                 };
@@ -239,10 +240,10 @@ impl<'a> Problem<'a> {
     pub(super) fn class_at(
         &self,
         group: usize,
-        place: &NodeRef,
+        node_ref: &NodeRef,
         offers: &[usize],
     ) -> Option<usize> {
-        let labels = match place {
+        let labels = match node_ref {
             NodeRef::Existing(name) => &self.existing[self.index_of(name)].labels,
             NodeRef::Launch(node) => &self.offers[offers[*node]].node.labels,
         };

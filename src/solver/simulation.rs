@@ -259,8 +259,8 @@ impl<'a> Simulation<'a> {
         for (group, count) in left {
             let mut count = *count;
             let mut placed: BTreeMap<usize, u32> = BTreeMap::new();
-            for (place, pods) in placements.get(group).into_iter().flatten() {
-                if let Some(class) = self.problem.class_at(*group, place, &state.offers) {
+            for (node_ref, pods) in placements.get(group).into_iter().flatten() {
+                if let Some(class) = self.problem.class_at(*group, node_ref, &state.offers) {
                     *placed.entry(class).or_insert(0) += pods;
                 }
             }

@@ -96,7 +96,7 @@ impl StaticPoolNodes {
     /// Appends the nodes to `launches`, and updates the placements that refer to them.
     pub(super) fn add_launches(
         &self,
-        places: &mut PodPlacements,
+        placements: &mut PodPlacements,
         launches: &mut Vec<Launch>,
         groups: &[PodGroup],
         ties: &TiedKeys,
@@ -105,7 +105,7 @@ impl StaticPoolNodes {
         let first = launches.len();
         let index: BTreeMap<&NodeName, usize> =
             self.launches.iter().enumerate().map(|(at, l)| (&l.name, first + at)).collect();
-        for on in places.placements.values_mut() {
+        for on in placements.by_group.values_mut() {
             *on = std::mem::take(on)
                 .into_iter()
                 .map(|(node, count)| {
@@ -120,7 +120,7 @@ impl StaticPoolNodes {
         for (at, launch) in self.launches.iter().enumerate() {
             let node = NodeRef::Launch(first + at);
             let mut on_it = PodsOnLaunch { pods: Vec::new(), tied_keys: BTreeSet::new() };
-            for (group, nodes) in &places.placements {
+            for (group, nodes) in &placements.by_group {
                 if let Some(count) = nodes.get(&node) {
                     on_it.pods.push((&*groups[*group].shape, *count));
                     on_it.tied_keys.extend(&ties[*group]);
@@ -142,11 +142,6 @@ impl StaticPoolNodes {
         PodsOnLaunch { pods, tied_keys }: &PodsOnLaunch,
     ) -> NewNode {
         let mut node = launch.offer.node.clone();
-        let tied_labels: Vec<_> =
-            tied_keys.iter().map(|key| (*key, node.labels.get(*key).cloned())).collect();
-        let keeps_tied_labels = |offer: &Offer| {
-            tied_labels.iter().all(|(key, value)| offer.node.labels.get(*key) == value.as_ref())
-        };
         let requests = pods.iter().fold(Resources::default(), |sum, (shape, count)| {
             sum.plus(&shape.requests.times(i64::from(*count)))
         });
@@ -161,8 +156,7 @@ impl StaticPoolNodes {
         let of_pool = offers.static_pools.get(&node.pool).map(Vec::as_slice).unwrap_or_default();
         let candidates: Vec<&Offer> = of_pool.iter().filter(holds).collect();
         let demands = self.demands.get(&node.pool).cloned().unwrap_or_default();
-        let candidates =
-            AlternativeCandidates { offers: &candidates, is_allowed: &keeps_tied_labels };
+        let candidates = AlternativeCandidates { offers: &candidates, tied_keys };
         alternatives::choose_alternatives(&mut node, &candidates, &demands);
         node
     }

@@ -179,8 +179,8 @@ fn launched_nodes_without_pods_receive_the_pods_that_the_last_plan_places_there(
     let groups = scenario.demand().groups;
     for (group, places) in &first.target.placements {
         let workload = crate::model::ids::workload_key(&groups[*group].workload);
-        for (place, count) in places {
-            let NodeRef::Launch(index) = place else { panic!("{place:?}") };
+        for (node_ref, count) in places {
+            let NodeRef::Launch(index) = node_ref else { panic!("{node_ref:?}") };
             let node = &scenario.observed.nodes[&nodes[*index]];
             let instance = node.instance.clone().expect("it runs on one");
             let pods = scenario.observed.planned_pods.entry(instance).or_default();
@@ -191,8 +191,8 @@ fn launched_nodes_without_pods_receive_the_pods_that_the_last_plan_places_there(
     assert!(second.launches.is_empty(), "{:?}", second.launches);
     let by_node = |placements: &BTreeMap<usize, BTreeMap<NodeRef, u32>>| -> BTreeMap<_, _> {
         let all = placements.iter().flat_map(|(group, places)| {
-            places.iter().map(|(place, count)| {
-                let node = match place {
+            places.iter().map(|(node_ref, count)| {
+                let node = match node_ref {
                     NodeRef::Launch(index) => nodes[*index].clone(),
                     NodeRef::Existing(name) => name.clone(),
                 };
