@@ -164,7 +164,9 @@ impl ApprovedChanges {
         if is_approved {
             return None;
         }
-        GroupBlock::of_all(BlockedReason::NotApproved { digest: plan.capacity.digest.clone() })
+        Some(GroupBlock::of_all(BlockedReason::NotApproved {
+            digest: plan.capacity.digest.clone(),
+        }))
     }
 }
 
@@ -286,8 +288,8 @@ struct GroupBlock {
 
 impl GroupBlock {
     /// Returns a block that no row of the group causes.
-    fn of_all(reason: BlockedReason) -> Option<Self> {
-        Some(Self { cause: None, reason })
+    fn of_all(reason: BlockedReason) -> Self {
+        Self { cause: None, reason }
     }
 
     fn of_row(row: &ResourceChange, reason: BlockedReason) -> Self {
@@ -308,17 +310,19 @@ impl GroupBlock {
 /// Returns the reason that blocks every change of the plan.
 fn plan_block(plan: &Plan, context: &GateContext<'_>) -> Option<GroupBlock> {
     if !context.is_leader {
-        return GroupBlock::of_all(BlockedReason::NotLeader);
+        return Some(GroupBlock::of_all(BlockedReason::NotLeader));
     }
     if plan.errored || !plan.applyable {
-        return GroupBlock::of_all(BlockedReason::NotApplyable { why: not_applyable_reason(plan) });
+        return Some(GroupBlock::of_all(BlockedReason::NotApplyable {
+            why: not_applyable_reason(plan),
+        }));
     }
     if let Some(suspension) = &context.persisted.suspended {
         let (reason, until) = (suspension.reason.clone(), suspension.until);
-        return GroupBlock::of_all(BlockedReason::Suspended { reason, until });
+        return Some(GroupBlock::of_all(BlockedReason::Suspended { reason, until }));
     }
     if context.mode == Mode::Observe {
-        return GroupBlock::of_all(BlockedReason::Mode { mode: context.mode });
+        return Some(GroupBlock::of_all(BlockedReason::Mode { mode: context.mode }));
     }
     None
 }
@@ -328,7 +332,7 @@ fn window_block(context: &GateContext<'_>, now: Timestamp) -> Option<GroupBlock>
     if context.persisted.break_glass.is_some() || guard.is_open(now) {
         return None;
     }
-    GroupBlock::of_all(BlockedReason::OutsideWindow { opens: guard.next_opening(now) })
+    Some(GroupBlock::of_all(BlockedReason::OutsideWindow { opens: guard.next_opening(now) }))
 }
 
 /// Returns the reason that blocks every removal of a commit that declares nothing.
@@ -338,7 +342,7 @@ fn empty_commit_block(plan: &Plan, context: &GateContext<'_>) -> Option<GroupBlo
     }
     let why = "its commit declares neither a workload nor a pool, which indicates a failed render; \
                approve the plan by its digest if this is intended";
-    GroupBlock::of_all(BlockedReason::NotApplyable { why: why.to_owned() })
+    Some(GroupBlock::of_all(BlockedReason::NotApplyable { why: why.to_owned() }))
 }
 
 fn group_block(
@@ -370,7 +374,7 @@ fn pods_arriving_block(
     if !has_only_pods_of(group, plan, |workload| arriving.workloads.contains(workload)) {
         return None;
     }
-    GroupBlock::of_all(BlockedReason::PodsArriving { until: arriving.until })
+    Some(GroupBlock::of_all(BlockedReason::PodsArriving { until: arriving.until }))
 }
 
 /// Returns the reason that blocks launches whose pods exist only in the repository, although the
@@ -387,7 +391,7 @@ fn pods_missing_block(
     if !has_only_pods_of(group, plan, |workload| missing.contains(workload)) {
         return None;
     }
-    GroupBlock::of_all(BlockedReason::PodsMissing)
+    Some(GroupBlock::of_all(BlockedReason::PodsMissing))
 }
 
 /// Returns true if the group launches nodes with pods of these workloads alone.
@@ -418,17 +422,17 @@ fn launch_block(
         .iter()
         .find(|breaker| breaker.name == INEFFECTIVE_LAUNCHES_BREAKER)
     {
-        return GroupBlock::of_all(BlockedReason::Breaker { name: breaker.name.clone() });
+        return Some(GroupBlock::of_all(BlockedReason::Breaker { name: breaker.name.clone() }));
     }
     if let Some(until) = backoff_until(group, context.launch_retry_at, now) {
-        return GroupBlock::of_all(BlockedReason::BackingOff { until });
+        return Some(GroupBlock::of_all(BlockedReason::BackingOff { until }));
     }
     for pool in group.pools() {
         if let Some(quarantine) = context.persisted.active_quarantine(&pool, now) {
-            return GroupBlock::of_all(BlockedReason::Quarantined {
+            return Some(GroupBlock::of_all(BlockedReason::Quarantined {
                 pool,
                 until: quarantine.until,
-            });
+            }));
         }
     }
     if room.launches(group) {
@@ -436,7 +440,7 @@ fn launch_block(
     }
     let rate = context.revision.controller.launches;
     let (most, within, next) = (rate.limit_for(context.nodes), rate.window, room.next_launch);
-    GroupBlock::of_all(BlockedReason::LaunchBudget { most, within, next })
+    Some(GroupBlock::of_all(BlockedReason::LaunchBudget { most, within, next }))
 }
 
 fn removal_block(
@@ -446,27 +450,27 @@ fn removal_block(
     now: Timestamp,
 ) -> Option<GroupBlock> {
     if context.mode != Mode::Full {
-        return GroupBlock::of_all(BlockedReason::Mode { mode: context.mode });
+        return Some(GroupBlock::of_all(BlockedReason::Mode { mode: context.mode }));
     }
     if let Some(breaker) =
         context.persisted.breakers.iter().find(|breaker| breaker.name == MASS_REMOVAL_BREAKER)
     {
-        return GroupBlock::of_all(BlockedReason::Breaker { name: breaker.name.clone() });
+        return Some(GroupBlock::of_all(BlockedReason::Breaker { name: breaker.name.clone() }));
     }
     let GateContext { nodes, unready, .. } = *context;
     if unready > UNREADY_IGNORED_MAX
         && u64::from(unready) * 100 > u64::from(nodes) * UNREADY_PERCENT
     {
-        return GroupBlock::of_all(BlockedReason::MassUnready { unready, nodes });
+        return Some(GroupBlock::of_all(BlockedReason::MassUnready { unready, nodes }));
     }
     if context.is_removing {
-        return GroupBlock::of_all(BlockedReason::InProgress);
+        return Some(GroupBlock::of_all(BlockedReason::InProgress));
     }
     if let Some(until) = context.removals_wait_until {
-        return GroupBlock::of_all(BlockedReason::UnexplainedRemoval { until });
+        return Some(GroupBlock::of_all(BlockedReason::UnexplainedRemoval { until }));
     }
     if let Some(until) = backoff_until(group, context.removal_retry_at, now) {
-        return GroupBlock::of_all(BlockedReason::BackingOff { until });
+        return Some(GroupBlock::of_all(BlockedReason::BackingOff { until }));
     }
     for row in &group.rows {
         if let Some(reason) = row_block(row, group, context, now) {
@@ -475,14 +479,14 @@ fn removal_block(
     }
     if !room.removes_at_once(group) {
         let most = mass_removal::removals_at_once(context);
-        return GroupBlock::of_all(BlockedReason::MassRemoval { most });
+        return Some(GroupBlock::of_all(BlockedReason::MassRemoval { most }));
     }
     if room.removes(group) {
         return None;
     }
     let rate = context.revision.controller.removals;
     let (most, within, next) = (rate.limit_for(context.nodes), rate.window, room.next_removal);
-    GroupBlock::of_all(BlockedReason::RemovalBudget { most, within, next })
+    Some(GroupBlock::of_all(BlockedReason::RemovalBudget { most, within, next }))
 }
 
 /// Returns until when a pool of the group backs off.
