@@ -262,7 +262,7 @@ impl<'a> LimitedPods<'a> {
             let mut pods: BTreeMap<NodeOrZone, PodsByGroup> = BTreeMap::new();
             for PlacedPods { group, node, zone, count } in placed {
                 let domain = match kind {
-                    DomainKind::Node => Some(NodeOrZone::Node(*node)),
+                    DomainKind::Node => Some(NodeOrZone::Node(node)),
                     DomainKind::Zone => zone.clone().map(NodeOrZone::Zone),
                 };
                 if let Some(domain) = domain {

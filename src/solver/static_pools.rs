@@ -75,7 +75,7 @@ impl StaticPoolNodes {
                 declared,
                 members,
                 offers,
-                input: input,
+                input,
                 existing,
                 nodes: &mut nodes,
             };
