@@ -36,6 +36,7 @@ pub mod ports;
 pub(crate) mod pre_terminate_check;
 mod preconditions;
 mod receipt;
+mod retirement_state;
 mod revert_launches;
 mod termination_grace;
 mod uncordon;

@@ -9,12 +9,14 @@ mod approval;
 mod blocked;
 mod breakdown;
 pub mod canonical;
+mod change_summary;
 mod changes_only;
 mod checksum;
 mod compare;
 mod completeness;
 mod cordons;
 mod derived;
+mod difference;
 mod digest;
 mod drift;
 pub mod forecast;
@@ -42,11 +44,10 @@ pub use approval::{Approval, ApprovalError, Approvals, approve, verify_approvals
 pub use blocked::is_blocked;
 pub use breakdown::breakdown;
 pub use changes_only::{RowSelection, UNCHANGED_BYTES_MAX};
-pub use compare::{
-    ConditionDifference, Difference, DifferenceRow, PlanOverview, compare, difference,
-};
+pub use compare::compare;
 pub use completeness::is_incomplete;
 pub use cordons::{StaleCordon, is_managed_member, stale_cordons, unmanaged_instances};
+pub use difference::{ConditionDifference, Difference, DifferenceRow, PlanOverview, difference};
 pub use digest::{digest, has_complete_digest};
 pub use drift::{drift, has_drift, manual_changes};
 pub use identity::{

@@ -12,6 +12,7 @@
 mod cluster_autoscalers;
 mod cordons;
 mod demand_scenarios;
+mod diagnostics;
 mod diff;
 mod duplicate_nodes;
 mod forecast;
@@ -35,21 +36,16 @@ use jiff::Timestamp;
 use diff::{DiffInputs, diff};
 use running_only::restrict_to_running;
 
-use crate::catalog::{Catalog, warning_code};
-use crate::demand::{Decider, Demand, DemandMode, PodGroup};
+use crate::catalog::Catalog;
+use crate::demand::{Demand, DemandMode};
 use crate::model::code::Code;
-use crate::model::desired::{Desired, Problem, Severity, UnresolvedPolicy};
-use crate::model::ids::{Address, NodeName, workload_key};
+use crate::model::desired::{Desired, DisruptionBudget, Problem, Severity, UnresolvedPolicy};
+use crate::model::ids::{Address, NodeName};
 use crate::model::observed::Observed;
-use crate::plan::wire::{
-    Action, Base, Diagnostic, DiagnosticSeverity, DisruptionBudgetRow, Plan, ResourceChange,
-    ResourceKind,
-};
+use crate::plan::wire::{Action, Base, Diagnostic, DisruptionBudgetRow, Plan, ResourceChange};
 use crate::plan::{Facts, check, set_identity};
-use crate::planner::lint::lints;
 use crate::solver::{
-    Input, Purpose, Settings, Solution, UnschedulablePods, external_group_problems,
-    measured_resources, solve, unresolved_selectors, with_external_groups,
+    Input, Purpose, Settings, Solution, measured_resources, solve, with_external_groups,
 };
 
 /// Maximum number of rounds for a plan with a limited scope. Each round leaves more nodes
@@ -162,7 +158,7 @@ fn with_effective_inputs<T>(inputs: &Inputs, compute: impl FnOnce(&Inputs) -> T)
 fn plan_effective(inputs: &Inputs) -> Plan {
     let mut demand = node_count_fixpoint::demand(inputs, inputs.observed);
     let (plan, solution) = plan_in_scope(inputs, &demand);
-    let oversized = oversize_errors(&demand, &solution);
+    let oversized = diagnostics::oversize_errors(&demand, &solution);
     if oversized.is_empty() {
         return finish(inputs, &demand, plan);
     }
@@ -259,7 +255,7 @@ fn assemble_plan(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Plan 
         errored: has_input_errors(inputs, demand) || !inputs.observed.is_complete(),
         complete: !scope.is_limited(),
         is_excluded: &is_excluded,
-        diagnostics: diagnostics(inputs, demand, solution),
+        diagnostics: diagnostics::of_inputs(inputs, demand, solution),
         rates: inputs.desired.fargate_rates,
     });
     plan.capacity.disruption_budgets = disruption_budgets(inputs.desired);
@@ -267,7 +263,7 @@ fn assemble_plan(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Plan 
 }
 
 fn disruption_budgets(desired: &Desired) -> Vec<DisruptionBudgetRow> {
-    let row = |budget: &crate::model::desired::DisruptionBudget| DisruptionBudgetRow {
+    let row = |budget: &DisruptionBudget| DisruptionBudgetRow {
         namespace: budget.namespace.to_string(),
         name: budget.name.clone(),
         origin: budget.origin.clone(),
@@ -314,171 +310,16 @@ fn nodes_at_addresses(inputs: &Inputs, demand: &Demand, addresses: &[String]) ->
     plan.resource_changes.iter().filter(named).filter_map(node).collect()
 }
 
-/// Returns a warning for each address of the scope without a matching row, which is most likely a
-/// typing error.
-fn unmatched_address_warnings(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
-    let Scope { target, exclude, replace, only: _, running: _ } = &inputs.scope;
-    let has = |pattern: &String| {
-        let scope = Scope { target: vec![pattern.clone()], ..Scope::default() };
-        plan.resource_changes.iter().any(|row| scope.allows(&row.address))
-    };
-    let has_node = |address: &String| {
-        let rows = plan.resource_changes.iter();
-        rows.filter(|row| row.change.before.is_some()).any(|row| address == row.address.as_str())
-    };
-    // A pool without nodes is a valid target even if it needs no launch.
-    let is_pool = |pattern: &String| {
-        let kind = format!("{}.", ResourceKind::Ec2Instance.as_str());
-        pattern.strip_prefix(&kind).is_some_and(|name| inputs.desired.pools.contains_key(name))
-    };
-    let lists = [
-        (target, "is targeted, and no row has this address"),
-        (exclude, "is excluded, and no row has this address"),
-    ];
-    let mut found = Vec::new();
-    for (patterns, what) in lists {
-        let missing = patterns.iter().filter(|pattern| !has(pattern) && !is_pool(pattern));
-        found.extend(missing.map(|pattern| (pattern, what)));
-    }
-    let missing = replace.iter().filter(|address| !has_node(address));
-    found.extend(
-        missing.map(|address| (address, "is to be replaced, and no node has this address")),
-    );
-    let warning = |(address, what): (&String, &str)| {
-        Diagnostic::warning(address.clone(), what).code(Code::AddressUnknown)
-    };
-    found.into_iter().map(warning).collect()
-}
-
-fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Diagnostic> {
-    let problem = |problem: &Problem| {
-        let severity = match problem.severity {
-            Severity::Error => DiagnosticSeverity::Error,
-            Severity::Warning => DiagnosticSeverity::Warning,
-        };
-        Diagnostic::new(severity, problem.object.clone(), problem.message.clone())
-            .origin(problem.origin.clone())
-            .maybe_hint(problem.hint.clone())
-            .code(problem.code)
-    };
-    let refusal = |message: &String| Diagnostic::warning("", message.clone());
-    let mut found = inputs.catalog.unknown_type_warnings(inputs.desired);
-    found.extend(inputs.catalog.unequal_type_warnings(inputs.desired));
-    found.extend(inputs.catalog.overlay_conflicts(inputs.desired));
-    found.extend(inputs.catalog.windows_price_warnings(inputs.desired));
-    found.extend(lints(inputs.desired, demand, inputs.catalog));
-    found.extend(external_group_problems(inputs.desired, inputs.observed));
-    found.extend(unresolved_selectors(inputs.desired, inputs.observed));
-    let problems = inputs.desired.problems.iter().chain(&demand.problems).chain(&found);
-    let mut list: Vec<Diagnostic> = problems.map(problem).collect();
-    let catalog_note = |text: &String| Diagnostic::note("", text.clone()).code(warning_code(text));
-    list.extend(inputs.catalog.warnings.iter().map(catalog_note));
-    list.extend(undeclared_workloads(demand, demand.declarations_read(inputs.desired)));
-    list.extend(cluster_autoscalers::warnings(inputs.desired, inputs.observed));
-    list.extend(solution.refusals.iter().map(refusal));
-    list.sort();
-    list.dedup();
-    list
-}
-
-/// Returns a note for each running workload that was removed from the repository, and one note for
-/// all workloads that are not declared. `is_certain` is false if a part of the repository was not
-/// read.
-fn undeclared_workloads(demand: &Demand, is_certain: bool) -> Vec<Diagnostic> {
-    let note = |object: String, message: String| Diagnostic::note(object, message);
-    let removed_workload = |group: &PodGroup| {
-        let pods: u32 = group.running.values().sum();
-        let message = format!(
-            "is no longer in the repository: its {pods} pods are terminating and get no \
-                     capacity"
-        );
-        note(format!("{} {}", group.workload.kind, group.workload), message)
-    };
-    let removed = demand.groups.iter().filter(|group| group.decided_by == Decider::Removed);
-    let mut notes: Vec<Diagnostic> = removed.map(removed_workload).collect();
-    let undeclared = demand.groups.iter().filter(|group| group.decided_by == Decider::World);
-    let undeclared: Vec<&PodGroup> = undeclared.collect();
-    let pods =
-        undeclared.iter().fold(0_u32, |pods, group| pods.saturating_add(group.counts.planned));
-    let named =
-        undeclared.iter().take(UNDECLARED_NAMED_MAX).map(|group| workload_key(&group.workload));
-    let mut named: Vec<String> = named.collect();
-    if let Some(more) = undeclared.len().checked_sub(UNDECLARED_NAMED_MAX).filter(|more| *more > 0)
-    {
-        named.push(format!("and {more} more"));
-    }
-    let named = named.join(", ");
-    match (undeclared.len(), is_certain) {
-        (0, _) => {}
-        (1, true) => notes.push(note(
-            named,
-            format!(
-                "runs although the repository does not declare it: its {pods} pods keep their \
-                 capacity"
-            ),
-        )),
-        (1, false) => notes.push(note(
-            named,
-            format!(
-                "runs, and is not in the files that could be read: its {pods} pods keep their \
-                 capacity"
-            ),
-        )),
-        (n, true) => notes.push(note(
-            String::new(),
-            format!(
-                "{n} workloads run although the repository does not declare them ({named}): their \
-                 {pods} pods keep their capacity"
-            ),
-        )),
-        (n, false) => notes.push(note(
-            String::new(),
-            format!(
-                "{n} workloads run, and are not in the files that could be read ({named}): their \
-                 {pods} pods keep their capacity"
-            ),
-        )),
-    }
-    notes
-}
-
-/// Maximum number of workloads listed in the note on undeclared workloads. The demand of the plan
-/// has a row for each of them.
-const UNDECLARED_NAMED_MAX: usize = 10;
-
-/// Maximum number of unread objects with a warning of their own.
-const UNREAD_NAMED_MAX: usize = 20;
-
-/// Returns a warning for each object of the cluster that could not be understood.
-fn unread_object_warnings(observed: &Observed) -> Vec<Diagnostic> {
-    let warning = |object: String, message: String| {
-        Diagnostic::warning(object, message).code(Code::ObjectUnreadable)
-    };
-    let named = observed.unread.iter().take(UNREAD_NAMED_MAX).map(|unread| {
-        let kept = match unread.nodes.len() {
-            0 => "no node is planned for it".to_owned(),
-            1 => "its node is kept".to_owned(),
-            nodes => format!("{nodes} nodes with its pods are kept"),
-        };
-        warning(unread.object.clone(), format!("{}: {kept}", unread.reason))
-    });
-    let more = observed.unread.len().saturating_sub(UNREAD_NAMED_MAX);
-    let others = (more > 0).then(|| {
-        warning(String::new(), format!("{more} more objects of the cluster could not be read"))
-    });
-    named.chain(others).collect()
-}
-
 /// Adds warnings, identity and the result of verification. A plan that fails verification is not
 /// applyable.
 fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
-    plan.capacity.diagnostics.extend(unmatched_address_warnings(inputs, &plan));
+    plan.capacity.diagnostics.extend(diagnostics::unmatched_address_warnings(inputs, &plan));
     let (modes, warnings) = demand_scenarios::rows(inputs, demand, &plan);
     plan.capacity.modes = modes;
     plan.capacity.diagnostics.extend(warnings);
     plan.capacity.diagnostics.extend(quota::quota_warnings(inputs, &plan));
     plan.capacity.diagnostics.extend(cordons::stale_cordon_warnings(inputs, &plan));
-    plan.capacity.diagnostics.extend(unread_object_warnings(inputs.observed));
+    plan.capacity.diagnostics.extend(diagnostics::unread_object_warnings(inputs.observed));
     plan.capacity.diagnostics.sort();
     set_identity(&mut plan);
     let facts = Facts {
@@ -503,19 +344,4 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
         set_identity(&mut plan);
     }
     plan
-}
-
-/// Returns an error for each workload that a vertical autoscaler sizes beyond its largest permitted
-/// node. Its pods would be evicted and become unschedulable.
-fn oversize_errors(demand: &Demand, solution: &Solution) -> Vec<Problem> {
-    let error = |unplaced: &UnschedulablePods| {
-        let workload = &demand.groups[unplaced.group].workload;
-        let sizing = demand.sizings.get(workload).filter(|sizing| sizing.applied)?;
-        let size = unplaced.oversize.as_ref()?;
-        Some(Problem::error(sizing.origin.clone(), sizing.autoscaler.clone(), format!(
-                "makes the pods of {workload} larger than any node they may run on ({}): {size}",
-                sizing.because
-            )).hint("bound it with maxAllowed, or let a pool have larger types").code(Code::TooSmall))
-    };
-    solution.target.unschedulable.iter().filter_map(error).collect()
 }

@@ -132,6 +132,7 @@ use converge::{ConvergedFleet, Passes};
 use disruption_budget::{DisruptionBudgets, DriftedNodes};
 use offer_admission::OfferAdmission;
 use pod_variants::SplitDemand;
+use problem::FleetChecks;
 use scheduling_runs::CoveredOrders;
 use static_pools::StaticPoolNodes;
 use target_builder::TargetBuilder;
@@ -273,36 +274,41 @@ pub struct PackedFleet {
 /// It measures the solver alone, without the placement simulation.
 #[must_use]
 pub fn packing(input: &Input, proof: Option<Proof>) -> PackedFleet {
-    let Prepared { demand_by_shape: apart, offers, existing, static_nodes: _, pace } =
+    let Prepared { split, offers, existing, static_nodes: _, budgets } =
         Prepared::new(input, &DriftedNodes::default());
-    let (demand, list) = (&apart.demand, &offers.list);
-    let existing = &*existing;
+    let (demand, list) = (&split.demand, &offers.list);
     let admission = OfferAdmission::new(&demand.groups, list);
-    let passes = Passes::new(input, demand, list, &admission, existing, &pace);
-    let model = passes.model(&apart.demand.groups, existing);
-    let problem = passes.problem(&apart.demand.groups, existing, &model);
+    let passes = Passes::new(input, demand, list, &admission, &existing, &budgets);
+    let model = passes.model(&demand.groups, &existing);
+    let problem = passes.problem(&demand.groups, &existing, &model);
     let layout = initial_fleet::without_retiring_nodes(&problem);
-    let left = layout.packing.left_over();
     let retained = layout.retained.iter().filter(|retained| **retained).count();
-    let nodes = retained + layout.packing.opened.len();
-    let hourly = layout.price;
-    let bound = |proof| passes.packing_price_bound(&model, &layout, proof);
-    let lower_bound = proof.map_or(MicroUsd::ZERO, bound);
-    PackedFleet { nodes, hourly, lower_bound, left_over: left }
+    let lower_bound = match proof {
+        Some(proof) => passes.packing_price_bound(&model, &layout, proof),
+        None => MicroUsd::ZERO,
+    };
+    PackedFleet {
+        nodes: retained + layout.packing.opened.len(),
+        hourly: layout.price,
+        lower_bound,
+        left_over: layout.packing.left_over(),
+    }
 }
 
+/// What every search starts from.
 struct Prepared {
-    demand_by_shape: SplitDemand,
+    /// Demand, with one pod shape per group.
+    split: SplitDemand,
     offers: Offers,
     existing: Vec<ExistingNode>,
     static_nodes: StaticPoolNodes,
-    pace: DisruptionBudgets,
+    budgets: DisruptionBudgets,
 }
 
 impl Prepared {
     fn new(input: &Input, drifted: &DriftedNodes) -> Self {
-        let apart = SplitDemand::new(input.demand);
-        let shapes = apart.demand.groups.iter().map(|group| &*group.shape);
+        let split = SplitDemand::new(input.demand);
+        let shapes = split.demand.groups.iter().map(|group| &*group.shape);
         let supply = OfferInput {
             desired: input.desired,
             catalog: input.catalog,
@@ -310,9 +316,10 @@ impl Prepared {
             at: input.at,
         };
         let mut offers = Offers::new(&supply, &input.demand.daemons, shapes);
-        let attach = VolumeLimits::new(input.desired, input.observed, input.catalog, input.demand);
-        attach.limit_offers(offers.all_mut());
-        let circumstances = DispositionInput {
+        let volume_limits =
+            VolumeLimits::new(input.desired, input.observed, input.catalog, input.demand);
+        volume_limits.limit_offers(offers.all_mut());
+        let disposition_input = DispositionInput {
             desired: input.desired,
             demand: input.demand,
             at: input.at,
@@ -321,22 +328,27 @@ impl Prepared {
             untouched: input.untouched,
             keep_young_nodes: input.settings.keep_young_nodes,
         };
-        let mut existing =
-            existing_node::existing_nodes(input.observed, input.catalog, &offers, &circumstances);
+        let mut existing = existing_node::existing_nodes(
+            input.observed,
+            input.catalog,
+            &offers,
+            &disposition_input,
+        );
         // Apply disruption budgets before static pools choose nodes to replace: a blocked node is
         // not replaced.
-        let pace = DisruptionBudgets::new(
+        let budgets = DisruptionBudgets::new(
             input.desired,
             input.at,
             input.observed,
             &mut existing,
-            &apart.demand.groups,
+            &split.demand.groups,
             drifted,
         );
-        let fixed = StaticPoolNodes::decide(&circumstances, input.observed, &offers, &mut existing);
-        existing.extend(fixed.as_existing_nodes());
-        attach.limit_standing(&mut existing);
-        Self { demand_by_shape: apart, offers, existing, static_nodes: fixed, pace }
+        let static_nodes =
+            StaticPoolNodes::decide(&disposition_input, input.observed, &offers, &mut existing);
+        existing.extend(static_nodes.as_existing_nodes());
+        volume_limits.limit_standing(&mut existing);
+        Self { split, offers, existing, static_nodes, budgets }
     }
 }
 
@@ -383,22 +395,17 @@ impl Solution {
 }
 
 fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
-    let Prepared { demand_by_shape: apart, offers, mut existing, static_nodes: fixed, pace } =
+    let Prepared { split, offers, mut existing, static_nodes, budgets } =
         Prepared::new(input, drifted);
-    let groups = &apart.demand.groups;
-    let (demand, list) = (&apart.demand, &offers.list);
+    let (demand, list) = (&split.demand, &offers.list);
+    let groups = &demand.groups;
     let admission = OfferAdmission::new(groups, list);
-    let passes = Passes::new(input, demand, list, &admission, &existing, &pace);
-    let ConvergedFleet {
-        outcome,
-        model,
-        with_events: eventful,
-        orders,
-        failure_domains: kept_apart,
-    } = passes.converge();
-    let passes = Passes { with_events: eventful, ..passes };
-    let tied_keys = topology::tied_keys(passes.field(groups, &existing), &demand.daemons);
-    let assembly = TargetBuilder {
+    let passes = Passes::new(input, demand, list, &admission, &existing, &budgets);
+    let ConvergedFleet { outcome, model, checks, failure_domains } = passes.converge();
+    let FleetChecks { with_events, orders, .. } = checks;
+    let passes = passes.with_checks(FleetChecks { with_events, ..passes.checks });
+    let tied_keys = topology::tied_keys(passes.topology_input(groups, &existing), &demand.daemons);
+    let builder = TargetBuilder {
         input,
         tied_keys: &tied_keys,
         model: &model,
@@ -408,51 +415,51 @@ fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
         outcome: &outcome,
         settings: &input.settings,
     };
-    let mut places = assembly.placements();
-    let mut launches = assembly.launches();
-    fixed.add_launches(&mut places, &mut launches, groups, &tied_keys, &offers);
-    let (mut keeps, retires) = assembly.keeps_and_retires(&places, &mut launches);
-    keeps.retain(|name, _| !fixed.contains(name));
+    let mut placements = builder.placements();
+    let mut launches = builder.launches();
+    static_nodes.add_launches(&mut placements, &mut launches, groups, &tied_keys, &offers);
+    let (mut keeps, retires) = builder.keeps_and_retires(&placements, &mut launches);
+    keeps.retain(|name, _| !static_nodes.contains(name));
     let report = unschedulable::UnschedulableReport { input, offers: &offers };
     let problem = passes.problem(groups, &existing, &model);
     let simulation = simulation::Simulation::new(&problem);
-    let budgets = contention::eviction_budgets(input.desired, groups);
-    let mut contests = contention::contention_by_group(&simulation, &outcome.fleet, budgets);
-    let competing = contention::competition_messages(groups, &contests);
+    let eviction_budgets = contention::eviction_budgets(input.desired, groups);
+    let mut contention =
+        contention::contention_by_group(&simulation, &outcome.fleet, eviction_budgets);
+    let competing = contention::competition_messages(groups, &contention);
     // Pods that evict others are scheduled without a new node.
-    let waits = |group: usize| contests.get(&group).is_none_or(|contest| contest.let_in == 0);
-    let growths = auto_scaling_groups::grow(input, groups, &mut places, waits);
-    let unplaced = report.explain_all(groups, &places.unplaced, || {
+    let needs_node = |group: usize| contention.get(&group).is_none_or(|c| c.let_in == 0);
+    let growths = auto_scaling_groups::grow(input, groups, &mut placements, needs_node);
+    let mut unschedulable = report.explain_all(groups, &placements.unplaced, || {
         rescue::RescueContext::new(&simulation, &outcome.fleet)
     });
-    let contested = |unplaced: UnschedulablePods| {
-        let contention = contests.remove(&unplaced.group).unwrap_or_default();
-        UnschedulablePods { contention, ..unplaced }
-    };
-    let (covered, uncovered) = covered_orders(&passes, orders, &simulation, &outcome);
-    let mut refusals = refusal_messages(&offers, &problem, &outcome.fleet, eventful);
+    for pods in &mut unschedulable {
+        pods.contention = contention.remove(&pods.group).unwrap_or_default();
+    }
+    let (simulated_runs, uncovered) = covered_orders(&passes, orders, &simulation, &outcome);
+    let mut refusals = refusal_messages(&offers, &problem, &outcome.fleet, with_events);
     refusals.extend(uncovered.into_iter().chain(competing).chain(growths.messages));
     refusals.extend(limitations(&passes, orders, &simulation, &outcome));
     let target = TargetFleet {
-        placement_rejections: apart
+        placement_rejections: split
             .merge_rejections(rescue::placement_rejections(&simulation, &outcome.fleet)),
         launches,
         keeps,
         retires,
-        placements: apart.merge_placements(places.placements),
-        unschedulable: apart.merge_unschedulable(unplaced.into_iter().map(contested).collect()),
+        placements: split.merge_placements(placements.by_group),
+        unschedulable: split.merge_unschedulable(unschedulable),
         growths: growths.groups,
         packed_price: outcome.fleet.packed_price.min(outcome.fleet.layout.price),
-        simulated_runs: covered,
+        simulated_runs,
         without_nominations: input
             .settings
             .steer
             .then(|| passes.shortage_without_nominations(&model, &outcome)),
         contingency: passes.contingency(&model, &outcome),
         lower_bound: passes.price_bound(&outcome, Proof::Quick),
-        failure_domains: kept_apart,
+        failure_domains,
     };
-    existing.retain(|node| !fixed.contains(&node.name));
+    existing.retain(|node| !static_nodes.contains(&node.name));
     Solution { target, existing_nodes: existing, refusals }
 }
 
@@ -516,18 +523,20 @@ fn simulated_runs(passes: &Passes, outcome: &strategy::SolvedFleet) -> Vec<Strin
     let nodes =
         layout.retained.iter().filter(|retained| **retained).count() + layout.packing.opened.len();
     let events = || {
-        let drained =
-            !scheduling_runs::draining_pods(groups, existing, &layout.retained).is_empty();
+        let draining = scheduling_runs::draining_pods(groups, existing, &layout.retained);
         let stays = |(node, retained): (&ExistingNode, &bool)| *retained && !node.is_planned;
-        let stands = existing.iter().zip(&layout.retained).any(stays);
-        let early = staggered_readiness::is_staggered(stands, &outcome.fleet.offers, offers);
+        let any_stays = existing.iter().zip(&layout.retained).any(stays);
         scheduling_runs::Events {
-            has_drains: drained,
-            has_staggered_readiness: early,
+            has_drains: !draining.is_empty(),
+            has_staggered_readiness: staggered_readiness::is_staggered(
+                any_stays,
+                &outcome.fleet.offers,
+                offers,
+            ),
             ..scheduling_runs::Events::NONE
         }
     };
-    let events = if passes.with_events { events() } else { scheduling_runs::Events::NONE };
+    let events = if passes.checks.with_events { events() } else { scheduling_runs::Events::NONE };
     let has_patient_pods = scheduling_runs::has_patient_pods(groups);
     let events = scheduling_runs::Events { has_patient_pods, ..events };
     let worst_case = passes.input.settings.effective_worst_case();

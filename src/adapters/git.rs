@@ -176,10 +176,10 @@ pub enum GitErrorKind {
         name: String,
     },
     /// A limit is exceeded.
-    #[error("it holds more than {limit} {what}")]
+    #[error("it holds more than {limit} {unit}")]
     TooMuch {
         /// The limited quantity.
-        what: &'static str,
+        unit: &'static str,
         /// The limit.
         limit: u64,
     },

@@ -311,8 +311,8 @@ fn strip_folder(text: &str, folder: &Path) -> String {
 /// Removes time, process and source line from kubectl logs (`E1102 12:00:00.000000    4711
 /// main.go:1] why`), so that the same failure has the same text.
 fn strip_log_headers(text: &str) -> String {
-    let said = |line: &str| after_log_header(line).unwrap_or(line).to_owned();
-    text.split('\n').map(said).collect::<Vec<_>>().join("\n")
+    let lines = text.split('\n').map(|line| after_log_header(line).unwrap_or(line));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the message of a klog line.
@@ -322,11 +322,14 @@ fn after_log_header(line: &str) -> Option<&str> {
     let (date, rest) = head.split_once(' ')?;
     let (time, rest) = rest.trim_start().split_once(' ')?;
     let (process, rest) = rest.trim_start().split_once(' ')?;
-    let (place, said) = rest.split_once("] ")?;
+    let (source, message) = rest.split_once("] ")?;
     let is_time = time.split(['.', ':']).count() == 4 && time.split(['.', ':']).all(is_number);
-    let is_head =
-        date.len() == 4 && is_number(date) && is_time && is_number(process) && !place.contains(' ');
-    is_head.then_some(said)
+    let is_head = date.len() == 4
+        && is_number(date)
+        && is_time
+        && is_number(process)
+        && !source.contains(' ');
+    is_head.then_some(message)
 }
 
 /// Hashes all inputs of a rendering.

@@ -11,8 +11,8 @@ use super::launch::must_be_evicted;
 use super::pre_terminate_check::{
     PodsLeft, has_do_not_disrupt, termination_blocker, uncordon_reason,
 };
-use super::preconditions::has_ended;
 use super::receipt::{Outcome, Step};
+use super::retirement_state::{RetirementState, UNLISTED, excess_replicas, retirement_state};
 use super::termination_grace::{CONTINUED_DRAIN, ForcedEnd, OVERDUE_MAX, WAIT_FOR_END_MAX};
 use super::wave_plan::RetireWork;
 use super::{Run, deadline_after};
@@ -31,11 +31,6 @@ pub(super) const CONCURRENT_EVICTIONS_MAX: usize = 8;
 /// Reason if another client wrote the node between observation and cordon. The next observation
 /// decides.
 pub(super) const NODE_CHANGED: &str = "the node was changed meanwhile";
-
-/// Reasons to keep an instance that EC2 does not show as ours.
-const TAGS_LOST: &str =
-    "the instance lost the tags of Fleetwright; restore them, or terminate it by hand";
-const UNLISTED: &str = "EC2 does not list the instance, which may run; its node stays";
 
 /// Phase of a retirement.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -340,67 +335,77 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Evicts pods, and terminates the instance once none is left. It uses an observation that is
     /// newer than the cordon.
     async fn drain(&self, item: &mut Retiring<'_, '_>, observed: &Observed) -> DrainStep {
-        let work = item.work;
-        let instance = match retirement_state(work, observed) {
+        let instance = match retirement_state(item.work, observed) {
             RetirementState::Absent | RetirementState::Terminating => {
                 return DrainStep::Next(Phase::Terminating);
             }
             RetirementState::Changed(why) => return DrainStep::abandon(why),
             RetirementState::Approved(instance) => instance,
         };
-        if let Some(node) = observed.node_for_instance(&instance.id) {
-            let pods =
-                observed.pods.iter().map(|pod| &**pod).filter(|pod| must_be_evicted(pod, node));
-            let pods: Vec<&Pod> = pods.collect();
-            let end = item.forced_end;
-            let why = do_not_disrupt_reason(node, observed, self.now(), end)
-                .or_else(|| uncordon_reason(node))
-                .or_else(|| end.and_then(|end| end.late_arrival(&pods)));
-            if let Some(why) = why {
-                return DrainStep::abandon(why);
+        match observed.node_for_instance(&instance.id) {
+            Some(node) => self.drain_node(item, node, observed).await,
+            None => self.terminate_drained(item).await,
+        }
+    }
+
+    async fn drain_node(
+        &self,
+        item: &mut Retiring<'_, '_>,
+        node: &Node,
+        observed: &Observed,
+    ) -> DrainStep {
+        let (end, now) = (item.forced_end, self.now());
+        let pods: Vec<&Pod> = observed
+            .pods
+            .iter()
+            .map(|pod| &**pod)
+            .filter(|pod| must_be_evicted(pod, node))
+            .collect();
+        let why = do_not_disrupt_reason(node, observed, now, end)
+            .or_else(|| uncordon_reason(node))
+            .or_else(|| end.and_then(|end| end.late_arrival(&pods)));
+        if let Some(why) = why {
+            return DrainStep::abandon(why);
+        }
+        if !pods.is_empty() && !item.may_terminate_with(&pods, now) {
+            let due = self.delete_due(item, node, &pods, observed).await;
+            let mut next = next_to_evict(pods, observed);
+            next.retain(|pod| !due.contains(&pod.uid));
+            self.evict(item, node, &next, observed).await;
+            return DrainStep::Same;
+        }
+        let has_ended = end.is_some_and(|end| end.has_ended(now));
+        if !has_ended && let Some(volume) = remaining_attachment(node, observed) {
+            if item.phase != Phase::Detaching {
+                return DrainStep::Next(Phase::Detaching);
             }
-            if !pods.is_empty() && !item.may_terminate_with(&pods, self.now()) {
-                let due = self.delete_due(item, node, &pods, observed).await;
-                let mut next = next_to_evict(pods, observed);
-                next.retain(|pod| !due.contains(&pod.uid));
-                self.evict(item, node, &next, observed).await;
+            // A volume that its driver does not detach must not keep the instance.
+            if now < item.deadline {
+                let why = format!("volume {volume} is still attached");
+                self.report_wait(item, why, |why| Step::Waiting { why });
                 return DrainStep::Same;
             }
-            let has_ended = item.forced_end.is_some_and(|end| end.has_ended(self.now()));
-            if let Some(volume) = remaining_attachment(node, observed).filter(|_| !has_ended) {
-                match item.phase {
-                    Phase::Waiting | Phase::Draining | Phase::Terminating => {
-                        return DrainStep::Next(Phase::Detaching);
-                    }
-                    // A volume that its driver does not detach must not keep the instance.
-                    Phase::Detaching if self.now() < item.deadline => {
-                        let why = format!("volume {volume} is still attached");
-                        self.report_wait(item, why, |why| Step::Waiting { why });
-                        return DrainStep::Same;
-                    }
-                    Phase::Detaching => {}
-                }
-            }
         }
-        if let Some(node) = observed.node_for_instance(&instance.id) {
-            let ended = item.forced_end.is_some_and(|end| end.has_ended(self.now()));
-            let left = if ended { PodsLeft::Stopping } else { PodsLeft::None };
-            match termination_blocker(self.ports.cluster, node, left).await {
-                Ok(None) => {}
-                // The next observation decides.
-                Ok(Some(why)) => {
-                    self.report_wait(item, why, |why| Step::Waiting { why });
-                    return DrainStep::Same;
-                }
-                Err(error) => return self.failed_call(item, &error),
+        let pods_left = if has_ended { PodsLeft::Stopping } else { PodsLeft::None };
+        match termination_blocker(self.ports.cluster, node, pods_left).await {
+            Ok(None) => self.terminate_drained(item).await,
+            // The next observation decides.
+            Ok(Some(why)) => {
+                self.report_wait(item, why, |why| Step::Waiting { why });
+                DrainStep::Same
             }
+            Err(error) => self.failed_call(item, &error),
         }
-        let ended = match work.group_name {
+    }
+
+    async fn terminate_drained(&self, item: &mut Retiring<'_, '_>) -> DrainStep {
+        let work = item.work;
+        let terminated = match work.group_name {
             // Name the instance: with a lower desired size, Auto Scaling would choose one.
             Some(_) => self.ports.cloud.terminate_member(work.instance).await,
             None => self.ports.cloud.terminate(work.instance).await,
         };
-        match ended {
+        match terminated {
             Ok(()) => {
                 let instance_id = work.instance.clone();
                 self.emit(Some(work.address), Step::Terminating { instance_id });
@@ -419,12 +424,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     ) {
         let (cluster, now) = (self.ports.cluster, self.now());
         // Without an end by force, such a pod has ended the drain.
-        let (held, pods): (Vec<&Pod>, Vec<&Pod>) = pods
+        let (protected, pods): (Vec<&Pod>, Vec<&Pod>) = pods
             .iter()
             .copied()
             .partition(|pod| !pod.terminating && is_do_not_disrupt_at(pod, observed, now));
-        let asked = pods.iter().copied().filter(|pod| !pod.terminating);
-        let evictions = asked.map(|pod| -> Pin<Box<dyn Future<Output = _>>> {
+        let running = pods.iter().copied().filter(|pod| !pod.terminating);
+        let evictions = running.map(|pod| -> Pin<Box<dyn Future<Output = _>>> {
             Box::pin(async move { (pod, cluster.evict(pod).await) })
         });
         let (mut evicted, mut blocked_by) = (0, None);
@@ -451,7 +456,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
         match blocked_by {
             Some(why) => self.report_wait(item, why, |why| Step::Blocked { why }),
-            None => match held.first() {
+            None => match protected.first() {
                 Some(pod) => {
                     self.report_wait(item, do_not_disrupt_text(pod), |why| Step::Blocked { why });
                 }
@@ -519,60 +524,6 @@ fn still_cordoned(outcome: Outcome, problem: &str) -> Outcome {
         | Outcome::Dropped { .. }
         | Outcome::Skipped { .. } => outcome,
     }
-}
-
-/// Observed state of a node to retire.
-enum RetirementState<'o> {
-    /// The instance no longer runs, and its node does not exist.
-    Absent,
-    /// The instance is terminating, or only its node exists.
-    Terminating,
-    /// Instance and node are as approved.
-    Approved(&'o Instance),
-    /// The instance or the node differs from the approved one, with the reason.
-    Changed(String),
-}
-
-fn retirement_state<'o>(work: &RetireWork<'_>, observed: &'o Observed) -> RetirementState<'o> {
-    let node = observed.node_for_instance(work.instance);
-    let Some(instance) = observed.instances.get(work.instance) else {
-        return match node {
-            None => RetirementState::Absent,
-            Some(_) if observed.may_run_unlisted(work.instance) => {
-                RetirementState::Changed(UNLISTED.to_owned())
-            }
-            Some(_) => RetirementState::Terminating,
-        };
-    };
-    let ended = instance.state == InstanceState::Terminated;
-    if ended && node.is_none() {
-        return RetirementState::Absent;
-    }
-    if has_ended(instance) {
-        return RetirementState::Terminating;
-    }
-    let group = instance.group.as_ref().map(|group| &group.name);
-    let is_member = group.is_some() && group == work.group_name;
-    if !instance.is_managed_by(&observed.cluster.name) && !is_member {
-        return RetirementState::Changed(TAGS_LOST.to_owned());
-    }
-    match (node.map(|node| &node.uid), &work.node.node_uid) {
-        (found, expected) if found == expected.as_ref() => RetirementState::Approved(instance),
-        (Some(found), _) => {
-            RetirementState::Changed(format!("the node is another one now, UID {found}"))
-        }
-        (None, _) => RetirementState::Changed("the node is no longer registered".to_owned()),
-    }
-}
-
-/// Returns a text about a workload with more replicas than planned, if any.
-fn excess_replicas(work: &RetireWork<'_>, observed: &Observed) -> Option<String> {
-    work.max_replicas.iter().find_map(|(id, most)| {
-        let replicas = observed.workloads.iter().find(|live| live.id == **id)?.replicas;
-        (replicas > *most).then(|| {
-            format!("{} `{id}` has {replicas} replicas, the plan counts on {most}", id.kind)
-        })
-    })
 }
 
 /// Returns the reason why the node must not be drained, if any. A drain that ends by force waits for

@@ -133,18 +133,19 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         ended: usize,
     ) -> Result<(InstanceId, Offering), String> {
         let mut failure = "no offering is approved".to_owned();
-        for (turn, offerings) in work.attempts.iter().enumerate().skip(work.attempt_index) {
+        for (attempt_index, offerings) in work.attempts.iter().enumerate().skip(work.attempt_index)
+        {
             let nodes = offerings.iter().enumerate().filter_map(|(index, offering)| {
-                Some((offering, self.node_of(work, offering, turn == 0 && index == 0)?))
+                Some((offering, self.node_of(work, offering, attempt_index == 0 && index == 0)?))
             });
             let nodes: Vec<(&Offering, NodeState)> = nodes.collect();
             if nodes.is_empty() {
                 continue;
             }
-            if turn > work.attempt_index {
-                self.record_offering(work, turn).await?;
+            if attempt_index > work.attempt_index {
+                self.record_attempt(work, attempt_index).await?;
             }
-            let attempt = ended.saturating_mul(work.attempts.len()).saturating_add(turn);
+            let attempt = ended.saturating_mul(work.attempts.len()).saturating_add(attempt_index);
             let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
             let request = self.request(work, &nodes, attempt);
             let outcome = self.launch_with_retries(work, &request).await;
@@ -181,12 +182,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         self.emit(Some(work.address), step);
     }
 
-    async fn record_offering(&self, work: &LaunchWork<'_>, turn: usize) -> Result<(), String> {
+    async fn record_attempt(
+        &self,
+        work: &LaunchWork<'_>,
+        attempt_index: usize,
+    ) -> Result<(), String> {
         let Some(attempts) = self.settings.offering_attempts else { return Ok(()) };
         if self.settings.is_interrupted() {
             return Err("interrupted before the next offering was requested".to_owned());
         }
-        attempts.record(work.address, u32::try_from(turn).unwrap_or(u32::MAX)).await
+        attempts.record(work.address, u32::try_from(attempt_index).unwrap_or(u32::MAX)).await
     }
 
     /// Returns the node of an offering: the planned node, or a fallback.

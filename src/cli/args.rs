@@ -361,7 +361,8 @@ pub(super) struct ExplainArgs {
     ///
     /// A node is named by its address, such as `ec2_instance.web["0"]`, its name or its instance
     /// ID.
-    pub(super) what: String,
+    #[arg(value_name = "WHAT")]
+    pub(super) query: String,
     /// Directory or Git work tree to plan, without a saved plan
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
     pub(super) path: PathBuf,

@@ -94,16 +94,11 @@ fn post(
     if let Some(commit) = &settings.status {
         tolerate_refusal(forge.set_status(commit, status), console)?;
     }
-    let posted = write(&*forge, number);
-    let said = match &posted {
-        Ok(Posted::Created) => "The comment was written.",
-        Ok(Posted::Updated) => "The comment was updated.",
-        Ok(Posted::Unchanged) => "The comment is up to date.",
-        Err(_) => "",
-    };
-    tolerate_refusal(posted.map(drop), console)?;
-    if !said.is_empty() {
-        console.report(said);
+    match write(&*forge, number) {
+        Ok(Posted::Created) => console.report("The comment was written."),
+        Ok(Posted::Updated) => console.report("The comment was updated."),
+        Ok(Posted::Unchanged) => console.report("The comment is up to date."),
+        Err(error) => tolerate_refusal(Err(error), console)?,
     }
     Ok(Exit::Done)
 }

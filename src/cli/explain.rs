@@ -16,13 +16,13 @@ pub(super) fn run(settings: &ExplainSettings, console: &mut Console) -> Result<E
     let missing = incompleteness_text(&plan, &console.message_style());
     console.report_raw(&missing);
     let repository;
-    let found = match explain(&plan, None, &settings.what) {
+    let found = match explain(&plan, None, &settings.query) {
         // Limits of pools are in the repository, not in the plan.
         Ok(Explanation::Pool(_)) | Err(ExplainError::Unknown { .. }) => {
             repository = source(settings, &plan)
                 .and_then(|source| source_tree::read_planned(&plan, &source).ok());
             let desired = repository.as_ref().map(|repository| &repository.desired);
-            explain(&plan, desired, &settings.what)?
+            explain(&plan, desired, &settings.query)?
         }
         other => other?,
     };
@@ -57,7 +57,7 @@ mod tests {
         let shop = tree.path().join("quickstart");
         let path = shop.to_str().expect("UTF-8");
         let at = ["--at", "2026-11-01T09:00:00Z"];
-        let shown = |what: &str| run_command(&[&["explain", what, path], &at[..]].concat());
+        let shown = |query: &str| run_command(&[&["explain", query, path], &at[..]].concat());
         let whole = shown("shop/web");
         assert_eq!((whole.exit, whole.err.as_str()), (Exit::Done, ""), "{}", whole.err);
         std::fs::write(shop.join("apps/shop.yaml"), "a: [").expect("written");

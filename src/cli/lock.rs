@@ -26,17 +26,17 @@ impl WorldLock {
         timeout: Duration,
         console: &mut Console,
     ) -> Result<Self, CliError> {
-        let what = || format!("cannot lock the embedded world in `{}`", directory.display());
-        std::fs::create_dir_all(directory).map_err(|e| CliError::new(e).context(what()))?;
+        let failure = || format!("cannot lock the embedded world in `{}`", directory.display());
+        std::fs::create_dir_all(directory).map_err(|e| CliError::new(e).context(failure()))?;
         // The lock is on the directory itself, so no lock file is left behind.
-        let file = File::open(directory).map_err(|e| CliError::new(e).context(what()))?;
+        let file = File::open(directory).map_err(|e| CliError::new(e).context(failure()))?;
         let began = Instant::now();
         let mut is_reported = false;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Self { _directory: file }),
                 Err(TryLockError::Error(error)) => {
-                    return Err(CliError::new(error).context(what()));
+                    return Err(CliError::new(error).context(failure()));
                 }
                 Err(TryLockError::WouldBlock) if began.elapsed() >= timeout => {
                     return Err(lock_held(directory));

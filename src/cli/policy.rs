@@ -395,10 +395,12 @@ fn conftest(
             Ok(true)
         }
         Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stdout);
+            let report = String::from_utf8_lossy(&output.stdout);
             let verdict = if output.status.success() { "agrees" } else { "DISAGREES" };
-            console
-                .print(&format!("conftest {verdict}: {}\n", crate::render::escape(said.trim())))?;
+            console.print(&format!(
+                "conftest {verdict}: {}\n",
+                crate::render::escape(report.trim())
+            ))?;
             Ok(output.status.success())
         }
     }

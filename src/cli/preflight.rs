@@ -19,10 +19,10 @@ pub(super) fn run(source: &SourceSettings, console: &mut Console) -> Result<Exit
 
 /// Returns a line for each requirement, followed by its remedy if it is missing.
 fn text(prerequisites: &[Prerequisite]) -> String {
-    let longest = prerequisites.iter().map(|r| r.what.chars().count()).max().unwrap_or(0);
+    let longest = prerequisites.iter().map(|r| r.name.chars().count()).max().unwrap_or(0);
     let mut out = String::new();
     let (mut missing, mut unknown) = (0_usize, 0_usize);
-    for Prerequisite { what, state } in prerequisites {
+    for Prerequisite { name, state } in prerequisites {
         let (mark, detail, remedy) = match state {
             PrerequisiteState::Met { detail } => ("ok     ", detail, None),
             PrerequisiteState::Missing { why, remedy } => {
@@ -34,8 +34,8 @@ fn text(prerequisites: &[Prerequisite]) -> String {
                 ("unknown", why, None)
             }
         };
-        let (what, detail) = (escape(what), escape(detail));
-        let _ = writeln!(out, "{mark}  {what:longest$}  {detail}");
+        let (name, detail) = (escape(name), escape(detail));
+        let _ = writeln!(out, "{mark}  {name:longest$}  {detail}");
         if let Some(remedy) = remedy {
             let _ = writeln!(out, "         {:longest$}  -> {}", "", escape(remedy));
         }
@@ -62,7 +62,7 @@ mod tests {
         let prerequisites = [
             Prerequisite::from_result("identity", Ok("account 1".to_owned()), "log in"),
             Prerequisite::from_result("subnets", Err("none".to_owned()), "tag them"),
-            Prerequisite { what: "image".to_owned(), state: unknown },
+            Prerequisite { name: "image".to_owned(), state: unknown },
         ];
         assert_eq!(
             text(&prerequisites),

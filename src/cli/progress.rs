@@ -189,9 +189,9 @@ impl ReceiptCounts {
 
 fn receipt_text(receipt: &Receipt, approvers: &[String]) -> String {
     let ReceiptCounts { launched, retired, left, dropped } = ReceiptCounts::from_receipt(receipt);
-    let counted = |count: usize, what: &str| match count {
+    let counted = |count: usize, noun: &str| match count {
         0 => String::new(),
-        n => format!(" {n} {what},"),
+        n => format!(" {n} {noun},"),
     };
     let before = receipt.outcomes.len() - launched - retired - left - dropped;
     let before = counted(before, "with nothing to do") + &counted(dropped, "no longer needed");

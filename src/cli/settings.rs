@@ -279,7 +279,7 @@ pub(super) struct ForecastSettings {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ExplainSettings {
-    pub(super) what: String,
+    pub(super) query: String,
     pub(super) plan: PlanSource,
     pub(super) format: Format,
 }
@@ -557,16 +557,16 @@ fn observe(args: ObserveArgs) -> Result<ObserveSettings, CliError> {
 }
 
 fn explain(args: ExplainArgs) -> Result<ExplainSettings, CliError> {
-    let ExplainArgs { what, path, namespace, plan, planning: typed, format } = args;
-    let what = match namespace {
-        None => what,
-        Some(namespace) if what.contains('/') => {
+    let ExplainArgs { query, path, namespace, plan, planning: typed, format } = args;
+    let query = match namespace {
+        None => query,
+        Some(namespace) if query.contains('/') => {
             return Err(CliError::text(format!(
-                "`{what}` names a namespace, and -n names `{namespace}`"
+                "`{query}` names a namespace, and -n names `{namespace}`"
             ))
             .hint("leave one of them out"));
         }
-        Some(namespace) => format!("{namespace}/{what}"),
+        Some(namespace) => format!("{namespace}/{query}"),
     };
     let plan = match plan {
         None => PlanSource::Fresh(Box::new(planning(path, typed)?)),
@@ -578,5 +578,5 @@ fn explain(args: ExplainArgs) -> Result<ExplainSettings, CliError> {
             PlanSource::Saved(plan)
         }
     };
-    Ok(ExplainSettings { what, plan, format: to_format(format.format) })
+    Ok(ExplainSettings { query, plan, format: to_format(format.format) })
 }

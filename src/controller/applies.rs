@@ -13,7 +13,7 @@ use super::retry::Retry;
 use super::state::ControllerState;
 use super::status::{CompletedApply, PartialApply, Status};
 use super::{gates, inflight_launches, reconcile};
-use crate::apply::{ApplyStatus, Event, Outcome, Receipt, Step};
+use crate::apply::{ApplyStatus, ChangeOutcome, Event, Outcome, Receipt, Step};
 use crate::model::ids::{Address, Digest, InstanceId, PlanId, PoolName};
 use crate::plan::wire::{Reason, WaveStep};
 use crate::plan::{Plan, planned_pods_at};
@@ -172,11 +172,11 @@ impl Applies {
     /// Starts deferred applies and offering attempts whose records are now persisted.
     pub(super) fn start_persisted(&mut self, saved: &PersistedState, effects: &mut Vec<Effect>) {
         for (ticket, run) in &mut self.runs {
-            let turns = |address: &Address, turn: &mut u32| {
-                inflight_launches::has_recorded_attempt(&saved.in_doubt_launches, address, *turn)
+            let is_recorded = |address: &Address, attempt: &mut u32| {
+                inflight_launches::has_recorded_attempt(&saved.in_doubt_launches, address, *attempt)
             };
-            let turned = run.pending_attempts.extract_if(.., turns);
-            effects.extend(turned.map(|(address, _)| Effect::AnswerOfferingAttempt {
+            let recorded = run.pending_attempts.extract_if(.., is_recorded);
+            effects.extend(recorded.map(|(address, _)| Effect::AnswerOfferingAttempt {
                 ticket: *ticket,
                 address,
                 is_persisted: true,
@@ -196,8 +196,8 @@ impl Applies {
     /// Refuses all offering attempts that wait to be persisted.
     pub(super) fn refuse_attempts(&mut self, effects: &mut Vec<Effect>) {
         for (ticket, run) in &mut self.runs {
-            let turns = std::mem::take(&mut run.pending_attempts).into_keys();
-            effects.extend(turns.map(|address| Effect::AnswerOfferingAttempt {
+            let refused = std::mem::take(&mut run.pending_attempts).into_keys();
+            effects.extend(refused.map(|address| Effect::AnswerOfferingAttempt {
                 ticket: *ticket,
                 address,
                 is_persisted: false,
@@ -404,13 +404,13 @@ impl ControllerState {
     /// Updates the persisted records of an ended apply: launches without an answer stay in doubt,
     /// unused removals are released, and terminations with a lost answer are counted.
     pub(super) fn settle_records(&mut self, run: &ApplyRun, receipt: Option<&Receipt>) {
-        let is_left = |instance: &&InstanceId| {
-            let of = |change: &&crate::apply::ChangeOutcome| {
-                change.step == WaveStep::Retire && change.instance_id.as_ref() == Some(*instance)
+        let is_untouched = |instance: &InstanceId| {
+            let retires_it = |change: &&ChangeOutcome| {
+                change.step == WaveStep::Retire && change.instance_id.as_ref() == Some(instance)
             };
-            let outcome = receipt.and_then(|receipt| receipt.outcomes.iter().find(of));
+            let outcome = receipt.and_then(|receipt| receipt.outcomes.iter().find(retires_it));
             // EC2 may have received a call that failed.
-            !run.terminated_instances.contains(*instance)
+            !run.terminated_instances.contains(instance)
                 && outcome.is_none_or(|change| match change.outcome {
                     Outcome::Dropped { .. }
                     | Outcome::Skipped { .. }
@@ -419,9 +419,8 @@ impl ControllerState {
                     Outcome::Done | Outcome::AlreadyDone | Outcome::Failed { .. } => false,
                 })
         };
-        let (left, gone): (BTreeSet<&InstanceId>, BTreeSet<&InstanceId>) =
-            run.removed_instances.iter().partition(is_left);
-        let all = |ids: BTreeSet<&InstanceId>| ids.into_iter().cloned().collect::<BTreeSet<_>>();
+        let (untouched, removed): (BTreeSet<InstanceId>, BTreeSet<InstanceId>) =
+            run.removed_instances.iter().cloned().partition(is_untouched);
         let now = self.now;
         if let Some(persisted) = &mut self.persistence.loaded {
             inflight_launches::forget_apply(
@@ -430,15 +429,9 @@ impl ControllerState {
                 &run.unanswered_launches,
                 now,
             );
-            persisted.release_removals(&all(left));
+            persisted.release_removals(&untouched);
             // The answers of some terminations were lost, so they are counted only now.
-            persisted.record_removals(
-                &all(gone
-                    .into_iter()
-                    .filter(|id| !run.terminated_instances.contains(*id))
-                    .collect()),
-                now,
-            );
+            persisted.record_removals(&(&removed - &run.terminated_instances), now);
         }
     }
 
@@ -448,14 +441,14 @@ impl ControllerState {
         &mut self,
         ticket: Ticket,
         address: Address,
-        turn: u32,
+        attempt: u32,
         effects: &mut Vec<Effect>,
     ) {
-        let keeps = self.leadership.is_leader() && !self.leadership.is_stopping();
-        let run = self.applies.runs.get_mut(&ticket).filter(|_| keeps);
+        let may_record = self.leadership.is_leader() && !self.leadership.is_stopping();
+        let run = self.applies.runs.get_mut(&ticket).filter(|_| may_record);
         if let (Some(run), Some(persisted)) = (run, &mut self.persistence.loaded) {
-            inflight_launches::record_attempt(&mut persisted.in_doubt_launches, &address, turn);
-            run.pending_attempts.insert(address, turn);
+            inflight_launches::record_attempt(&mut persisted.in_doubt_launches, &address, attempt);
+            run.pending_attempts.insert(address, attempt);
         } else {
             effects.push(Effect::AnswerOfferingAttempt { ticket, address, is_persisted: false });
         }
@@ -475,19 +468,24 @@ impl ControllerState {
         let unread = self.observation.reads.has_failed();
         let now = self.now;
         let inputs = self.gate_inputs();
-        let stands_in = self.revisions.serves_stand_in();
-        let may = |run: &ApplyRun| {
+        let serves_stand_in = self.revisions.serves_stand_in();
+        let may_still_start = |run: &ApplyRun| {
             // A plan of the stand-in revision is made again once the served revision was read.
-            let begins = run.deferred_start.as_deref();
-            let stood_in = matches!(begins, Some(Effect::Apply { running_pods_only: true, .. }));
-            let allows = |inputs: &super::reconcile::GateInputs<'_>| {
-                let contingency = run.contingency.as_ref();
-                gates::may_still_start(&run.plan, contingency, &inputs.as_context(), now)
-            };
-            stood_in == stands_in && inputs.as_ref().is_some_and(allows)
+            let start = run.deferred_start.as_deref();
+            let is_of_stand_in =
+                matches!(start, Some(Effect::Apply { running_pods_only: true, .. }));
+            is_of_stand_in == serves_stand_in
+                && inputs.as_ref().is_some_and(|inputs| {
+                    let contingency = run.contingency.as_ref();
+                    gates::may_still_start(&run.plan, contingency, &inputs.as_context(), now)
+                })
         };
-        let outdated = self.applies.deferred().filter(|(_, run)| unread || !may(run));
-        let outdated: Vec<Ticket> = outdated.map(|(ticket, _)| ticket).collect();
+        let outdated: Vec<Ticket> = self
+            .applies
+            .deferred()
+            .filter(|(_, run)| unread || !may_still_start(run))
+            .map(|(ticket, _)| ticket)
+            .collect();
         if !outdated.is_empty() {
             self.drop_applies(&outdated);
             self.planning.replan_at = now;
@@ -526,10 +524,13 @@ struct FailedPools {
 /// launches if it removes nothing.
 fn failed_pools(plan: &Plan, receipt: Option<&Receipt>) -> FailedPools {
     let Some(receipt) = receipt else {
-        let removes: BTreeSet<PoolName> = reconcile::retired_rows(plan).map(gates::pool).collect();
-        let launches = reconcile::launched_rows(plan).map(gates::pool);
-        let launches = if removes.is_empty() { launches.collect() } else { BTreeSet::new() };
-        return FailedPools { launches, removals: removes };
+        let removals: BTreeSet<PoolName> = reconcile::retired_rows(plan).map(gates::pool).collect();
+        let launches = if removals.is_empty() {
+            reconcile::launched_rows(plan).map(gates::pool).collect()
+        } else {
+            BTreeSet::new()
+        };
+        return FailedPools { launches, removals };
     };
     let mut failed = FailedPools::default();
     if receipt.verdict != ApplyStatus::Partly {

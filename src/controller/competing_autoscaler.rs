@@ -212,9 +212,9 @@ mod tests {
         ] {
             state = step(state, world(seconds, phase), at(seconds)).0;
             assert_eq!(state.mode(), expected, "after {seconds} s");
-            let said = state.competing_autoscaler().map(str::to_owned);
+            let reported = state.competing_autoscaler().map(str::to_owned);
             let named = "karpenter runs as kube-system/karpenter";
-            assert_eq!(said.as_deref(), (expected == Mode::Observe).then_some(named));
+            assert_eq!(reported.as_deref(), (expected == Mode::Observe).then_some(named));
             assert_eq!(state.handles_interruptions(), expected != Mode::Observe, "{seconds} s");
         }
     }

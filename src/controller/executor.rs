@@ -166,13 +166,13 @@ impl OfferingAttempts for AttemptGate {
     fn record<'t>(
         &'t self,
         address: &'t Address,
-        turn: u32,
+        attempt: u32,
     ) -> Pin<Box<dyn Future<Output = Result<(), String>> + 't>> {
         Box::pin(async move {
             let (ticket, address) = (self.ticket, address.clone());
             let (sender, receiver) = oneshot::channel();
             self.waiters.borrow_mut().insert((ticket, address.clone()), sender);
-            let event = Event::OfferingAttemptRequested { ticket, address, attempt: turn };
+            let event = Event::OfferingAttemptRequested { ticket, address, attempt };
             self.inbox.borrow_mut().push_back((event, Span::current()));
             match receiver.await {
                 Ok(true) => Ok(()),

@@ -114,9 +114,10 @@ pub(super) fn may_still_start(
     context: &GateContext<'_>,
     now: Timestamp,
 ) -> bool {
-    let nothing = BTreeSet::new();
-    let context = GateContext { in_progress: &nothing, is_removing: false, ..context.clone() };
-    let is_covered = contingency.is_some_and(|of| contingency::is_still_valid(of, &context, now));
+    let none = BTreeSet::new();
+    let context = GateContext { in_progress: &none, is_removing: false, ..context.clone() };
+    let is_covered =
+        contingency.is_some_and(|used| contingency::is_still_valid(used, &context, now));
     let approved = if is_covered || own_approval(plan, &context).is_some() {
         ApprovedChanges::All
     } else {
@@ -124,7 +125,7 @@ pub(super) fn may_still_start(
     };
     evaluate(plan, &context, &approved, BudgetRoom::unlimited(now), now)
         .iter()
-        .all(|(_, of)| *of == GateDecision::Allow)
+        .all(|(_, decision)| *decision == GateDecision::Allow)
 }
 
 /// Changes of a plan that need no further approval.
@@ -150,7 +151,7 @@ impl ApprovedChanges {
     }
 
     /// Returns the reason that blocks a group without approval.
-    fn block(&self, group: &ChangeGroup<'_>, plan: &Plan) -> GroupBlock {
+    fn block(&self, group: &ChangeGroup<'_>, plan: &Plan) -> Option<GroupBlock> {
         let is_approved = match self {
             Self::All => true,
             Self::Part { shared, cover } => {
@@ -160,8 +161,12 @@ impl ApprovedChanges {
                 rows.all(|address| shared.contains(address) || is_covered(address))
             }
         };
-        let digest = &plan.capacity.digest;
-        (!is_approved).then(|| (None, BlockedReason::NotApproved { digest: digest.clone() }))
+        if is_approved {
+            return None;
+        }
+        Some(GroupBlock::of_all(BlockedReason::NotApproved {
+            digest: plan.capacity.digest.clone(),
+        }))
     }
 }
 
@@ -176,9 +181,9 @@ fn evaluate(
     let mut decisions: BTreeMap<Address, GateDecision> = BTreeMap::new();
     // Standalone removals take budget last. Otherwise one could take the last budget of a launch
     // that it depends on, and both would block each other forever.
-    let (free, others): (Vec<&ChangeGroup<'_>>, Vec<&ChangeGroup<'_>>) =
-        groups.iter().partition(|u| u.is_standalone_removal);
-    for group in others.into_iter().chain(free) {
+    let (removals, others): (Vec<&ChangeGroup<'_>>, Vec<&ChangeGroup<'_>>) =
+        groups.iter().partition(|group| group.is_standalone_removal);
+    for group in others.into_iter().chain(removals) {
         let block = plan_block(plan, context)
             .or_else(|| approved.block(group, plan))
             .or_else(|| window_block(context, now))
@@ -190,13 +195,10 @@ fn evaluate(
             room.consume(group);
         }
         for row in &group.rows {
-            let own = block.as_ref().map(|(address, reason)| match address {
-                Some(cause) if *cause != row.address => {
-                    BlockedReason::GroupBlocked { by: cause.clone() }
-                }
-                Some(_) | None => reason.clone(),
-            });
-            let decision = own.map_or(GateDecision::Allow, GateDecision::Block);
+            let decision = match &block {
+                Some(block) => GateDecision::Block(block.reason_for(row)),
+                None => GateDecision::Allow,
+            };
             decisions.insert(row.address.clone(), decision);
         }
     }
@@ -216,16 +218,16 @@ pub fn approval(plan: &Plan, context: &GateContext<'_>, now: Timestamp) -> Optio
 /// Returns the index of the newest approval that approves `plan` or a plan with all its changes.
 pub(super) fn approval_by_digest(plan: &Plan, persisted: &PersistedState) -> Option<usize> {
     let digest = &plan.capacity.digest;
-    // A subset of an approved plan is approved: blocked changes do not revoke the rest.
-    let in_parts = persisted.approvals.iter().any(|approval| !approval.rows.is_empty());
-    let changes: BTreeSet<String> = if in_parts {
+    let has_rows = persisted.approvals.iter().any(|approval| !approval.rows.is_empty());
+    let changes: BTreeSet<String> = if has_rows {
         change_digests(plan).map(|(_, digest)| digest).collect()
     } else {
         BTreeSet::new()
     };
     persisted.approvals.iter().rposition(|approval| {
-        let part = !changes.is_empty() && changes.is_subset(&approval.rows);
-        approval.digest == *digest || part
+        // A subset of an approved plan is approved: blocked changes do not revoke the rest.
+        let is_part = !changes.is_empty() && changes.is_subset(&approval.rows);
+        approval.digest == *digest || is_part
     })
 }
 
@@ -277,41 +279,70 @@ fn retire_reason(row: &ExplainRow) -> Option<&RetireReason> {
     }
 }
 
-/// The reason that blocks a group, and the row that causes it, if one does.
-type GroupBlock = Option<(Option<Address>, BlockedReason)>;
+/// A block of a whole group.
+struct GroupBlock {
+    /// The row that causes it, if one does.
+    cause: Option<Address>,
+    reason: BlockedReason,
+}
+
+impl GroupBlock {
+    /// Returns a block that no row of the group causes.
+    fn of_all(reason: BlockedReason) -> Self {
+        Self { cause: None, reason }
+    }
+
+    fn of_row(row: &ResourceChange, reason: BlockedReason) -> Self {
+        Self { cause: Some(row.address.clone()), reason }
+    }
+
+    /// Returns the reason that blocks one row of the group.
+    fn reason_for(&self, row: &ResourceChange) -> BlockedReason {
+        match &self.cause {
+            Some(cause) if *cause != row.address => {
+                BlockedReason::GroupBlocked { by: cause.clone() }
+            }
+            Some(_) | None => self.reason.clone(),
+        }
+    }
+}
 
 /// Returns the reason that blocks every change of the plan.
-fn plan_block(plan: &Plan, context: &GateContext<'_>) -> GroupBlock {
-    let all = |reason| Some((None, reason));
+fn plan_block(plan: &Plan, context: &GateContext<'_>) -> Option<GroupBlock> {
     if !context.is_leader {
-        return all(BlockedReason::NotLeader);
+        return Some(GroupBlock::of_all(BlockedReason::NotLeader));
     }
     if plan.errored || !plan.applyable {
-        return all(BlockedReason::NotApplyable { why: not_applyable_reason(plan) });
+        return Some(GroupBlock::of_all(BlockedReason::NotApplyable {
+            why: not_applyable_reason(plan),
+        }));
     }
-    if let Some(asked) = &context.persisted.suspended {
-        return all(BlockedReason::Suspended { reason: asked.reason.clone(), until: asked.until });
+    if let Some(suspension) = &context.persisted.suspended {
+        let (reason, until) = (suspension.reason.clone(), suspension.until);
+        return Some(GroupBlock::of_all(BlockedReason::Suspended { reason, until }));
     }
     if context.mode == Mode::Observe {
-        return all(BlockedReason::Mode { mode: context.mode });
+        return Some(GroupBlock::of_all(BlockedReason::Mode { mode: context.mode }));
     }
     None
 }
 
-fn window_block(context: &GateContext<'_>, now: Timestamp) -> GroupBlock {
+fn window_block(context: &GateContext<'_>, now: Timestamp) -> Option<GroupBlock> {
     let guard = &context.revision.guard;
-    let is_open = context.persisted.break_glass.is_some() || guard.is_open(now);
-    (!is_open).then(|| (None, BlockedReason::OutsideWindow { opens: guard.next_opening(now) }))
+    if context.persisted.break_glass.is_some() || guard.is_open(now) {
+        return None;
+    }
+    Some(GroupBlock::of_all(BlockedReason::OutsideWindow { opens: guard.next_opening(now) }))
 }
 
 /// Returns the reason that blocks every removal of a commit that declares nothing.
-fn empty_commit_block(plan: &Plan, context: &GateContext<'_>) -> GroupBlock {
+fn empty_commit_block(plan: &Plan, context: &GateContext<'_>) -> Option<GroupBlock> {
     if !context.revision.is_empty || is_approved_by_digest(plan, context) {
         return None;
     }
     let why = "its commit declares neither a workload nor a pool, which indicates a failed render; \
                approve the plan by its digest if this is intended";
-    Some((None, BlockedReason::NotApplyable { why: why.to_owned() }))
+    Some(GroupBlock::of_all(BlockedReason::NotApplyable { why: why.to_owned() }))
 }
 
 fn group_block(
@@ -319,14 +350,17 @@ fn group_block(
     context: &GateContext<'_>,
     room: &BudgetRoom,
     now: Timestamp,
-) -> GroupBlock {
+) -> Option<GroupBlock> {
     let busy = group.rows.iter().find(|row| context.in_progress.contains(&row.address));
     if let Some(row) = busy {
-        return Some((Some(row.address.clone()), BlockedReason::InProgress));
+        return Some(GroupBlock::of_row(row, BlockedReason::InProgress));
     }
-    let launches = if group.launches > 0 { launch_block(group, context, room, now) } else { None };
-    launches
-        .or_else(|| if group.removes > 0 { removal_block(group, context, room, now) } else { None })
+    if group.launches > 0
+        && let Some(block) = launch_block(group, context, room, now)
+    {
+        return Some(block);
+    }
+    if group.removes > 0 { removal_block(group, context, room, now) } else { None }
 }
 
 /// Returns the reason that blocks launches whose pods may still be placed on launched nodes.
@@ -335,11 +369,12 @@ fn pods_arriving_block(
     plan: &Plan,
     context: &GateContext<'_>,
     now: Timestamp,
-) -> GroupBlock {
+) -> Option<GroupBlock> {
     let arriving = context.pods_arriving.as_ref().filter(|arriving| now < arriving.until)?;
-    let is_arriving = |workload: &str| arriving.workloads.contains(workload);
-    has_only_pods_of(group, plan, is_arriving)
-        .then_some((None, BlockedReason::PodsArriving { until: arriving.until }))
+    if !has_only_pods_of(group, plan, |workload| arriving.workloads.contains(workload)) {
+        return None;
+    }
+    Some(GroupBlock::of_all(BlockedReason::PodsArriving { until: arriving.until }))
 }
 
 /// Returns the reason that blocks launches whose pods exist only in the repository, although the
@@ -348,13 +383,15 @@ fn pods_missing_block(
     group: &ChangeGroup<'_>,
     plan: &Plan,
     context: &GateContext<'_>,
-) -> GroupBlock {
+) -> Option<GroupBlock> {
     if group.removes > 0 {
         return None;
     }
     let missing = context.launches_ahead.missing_workloads(plan, context.observed);
-    let is_missing = |workload: &str| missing.contains(workload);
-    has_only_pods_of(group, plan, is_missing).then_some((None, BlockedReason::PodsMissing))
+    if !has_only_pods_of(group, plan, |workload| missing.contains(workload)) {
+        return None;
+    }
+    Some(GroupBlock::of_all(BlockedReason::PodsMissing))
 }
 
 /// Returns true if the group launches nodes with pods of these workloads alone.
@@ -363,12 +400,14 @@ fn has_only_pods_of(
     plan: &Plan,
     has_workload: impl Fn(&str) -> bool,
 ) -> bool {
-    let launched: BTreeSet<&Address> = launched_rows(plan).map(|row| &row.address).collect();
-    let launched: BTreeSet<&Address> =
-        group.rows.iter().map(|row| &row.address).filter(|row| launched.contains(*row)).collect();
+    let in_group: BTreeSet<&Address> = group.rows.iter().map(|row| &row.address).collect();
+    let launched: BTreeSet<&Address> = launched_rows(plan)
+        .map(|row| &row.address)
+        .filter(|address| in_group.contains(address))
+        .collect();
     let explained = plan.capacity.explain.iter().filter(|row| launched.contains(&row.address));
-    let mut pods = explained.flat_map(|row| row.pods.keys()).peekable();
-    pods.peek().is_some() && pods.all(|workload| has_workload(workload.as_str()))
+    let mut workloads = explained.flat_map(|row| row.pods.keys()).peekable();
+    workloads.peek().is_some() && workloads.all(|workload| has_workload(workload.as_str()))
 }
 
 fn launch_block(
@@ -376,22 +415,24 @@ fn launch_block(
     context: &GateContext<'_>,
     room: &BudgetRoom,
     now: Timestamp,
-) -> GroupBlock {
-    let all = |reason| Some((None, reason));
+) -> Option<GroupBlock> {
     if let Some(breaker) = context
         .persisted
         .breakers
         .iter()
         .find(|breaker| breaker.name == INEFFECTIVE_LAUNCHES_BREAKER)
     {
-        return all(BlockedReason::Breaker { name: breaker.name.clone() });
+        return Some(GroupBlock::of_all(BlockedReason::Breaker { name: breaker.name.clone() }));
     }
     if let Some(until) = backoff_until(group, context.launch_retry_at, now) {
-        return all(BlockedReason::BackingOff { until });
+        return Some(GroupBlock::of_all(BlockedReason::BackingOff { until }));
     }
     for pool in group.pools() {
         if let Some(quarantine) = context.persisted.active_quarantine(&pool, now) {
-            return all(BlockedReason::Quarantined { pool, until: quarantine.until });
+            return Some(GroupBlock::of_all(BlockedReason::Quarantined {
+                pool,
+                until: quarantine.until,
+            }));
         }
     }
     if room.launches(group) {
@@ -399,7 +440,7 @@ fn launch_block(
     }
     let rate = context.revision.controller.launches;
     let (most, within, next) = (rate.limit_for(context.nodes), rate.window, room.next_launch);
-    all(BlockedReason::LaunchBudget { most, within, next })
+    Some(GroupBlock::of_all(BlockedReason::LaunchBudget { most, within, next }))
 }
 
 fn removal_block(
@@ -407,47 +448,45 @@ fn removal_block(
     context: &GateContext<'_>,
     room: &BudgetRoom,
     now: Timestamp,
-) -> GroupBlock {
-    let all = |reason| Some((None, reason));
+) -> Option<GroupBlock> {
     if context.mode != Mode::Full {
-        return all(BlockedReason::Mode { mode: context.mode });
+        return Some(GroupBlock::of_all(BlockedReason::Mode { mode: context.mode }));
     }
     if let Some(breaker) =
         context.persisted.breakers.iter().find(|breaker| breaker.name == MASS_REMOVAL_BREAKER)
     {
-        return all(BlockedReason::Breaker { name: breaker.name.clone() });
+        return Some(GroupBlock::of_all(BlockedReason::Breaker { name: breaker.name.clone() }));
     }
     let GateContext { nodes, unready, .. } = *context;
     if unready > UNREADY_IGNORED_MAX
         && u64::from(unready) * 100 > u64::from(nodes) * UNREADY_PERCENT
     {
-        return all(BlockedReason::MassUnready { unready, nodes });
+        return Some(GroupBlock::of_all(BlockedReason::MassUnready { unready, nodes }));
     }
     if context.is_removing {
-        return all(BlockedReason::InProgress);
+        return Some(GroupBlock::of_all(BlockedReason::InProgress));
     }
     if let Some(until) = context.removals_wait_until {
-        return all(BlockedReason::UnexplainedRemoval { until });
+        return Some(GroupBlock::of_all(BlockedReason::UnexplainedRemoval { until }));
     }
     if let Some(until) = backoff_until(group, context.removal_retry_at, now) {
-        return all(BlockedReason::BackingOff { until });
+        return Some(GroupBlock::of_all(BlockedReason::BackingOff { until }));
     }
-    let own = group.rows.iter().find_map(|row| {
-        row_block(row, group, context, now).map(|reason| (Some(row.address.clone()), reason))
-    });
-    if own.is_some() {
-        return own;
+    for row in &group.rows {
+        if let Some(reason) = row_block(row, group, context, now) {
+            return Some(GroupBlock::of_row(row, reason));
+        }
     }
     if !room.removes_at_once(group) {
         let most = mass_removal::removals_at_once(context);
-        return all(BlockedReason::MassRemoval { most });
+        return Some(GroupBlock::of_all(BlockedReason::MassRemoval { most }));
     }
     if room.removes(group) {
         return None;
     }
     let rate = context.revision.controller.removals;
     let (most, within, next) = (rate.limit_for(context.nodes), rate.window, room.next_removal);
-    all(BlockedReason::RemovalBudget { most, within, next })
+    Some(GroupBlock::of_all(BlockedReason::RemovalBudget { most, within, next }))
 }
 
 /// Returns until when a pool of the group backs off.
@@ -470,21 +509,26 @@ fn row_block(
     let before = row.change.before.as_ref()?;
     let instance = before.instance_id.as_ref()?;
     let settings = &context.revision.controller;
-    let asks = before.pool.as_ref().filter(|pool| settings.confirm_pools.contains(*pool));
-    if let Some(pool) = asks.filter(|_| !context.persisted.confirmed_removals.contains(instance)) {
+    if let Some(pool) = &before.pool
+        && settings.confirm_pools.contains(pool)
+        && !context.persisted.confirmed_removals.contains(instance)
+    {
         return Some(BlockedReason::NotConfirmed { pool: pool.clone() });
     }
-    let since = context.removal_planned_since.get(instance).copied().unwrap_or(now);
-    let until = later(since, settings.removal_delay);
-    let until =
-        unused_launch_until(row, instance, group, context).map_or(until, |at| at.max(until));
+    let planned_since = context.removal_planned_since.get(instance).copied().unwrap_or(now);
+    let delayed_until = later(planned_since, settings.removal_delay);
+    let until = unused_launch_until(row, instance, group, context)
+        .map_or(delayed_until, |until| until.max(delayed_until));
     if now < until {
         return Some(BlockedReason::Settling { until });
     }
     // `consolidateAfter` only delays removals that save cost.
-    let rest = before.pool.as_ref().filter(|_| group.cost_savings.contains(&row.address));
-    let rest = rest.and_then(|pool| context.revision.consolidate_after.get(pool)).copied()?;
-    let until = later(context.last_pod_event.get(instance).copied().unwrap_or(now), rest);
+    if !group.cost_savings.contains(&row.address) {
+        return None;
+    }
+    let consolidate_after = *context.revision.consolidate_after.get(before.pool.as_ref()?)?;
+    let last_pod_event = context.last_pod_event.get(instance).copied().unwrap_or(now);
+    let until = later(last_pod_event, consolidate_after);
     (now < until).then_some(BlockedReason::ConsolidateAfter { until })
 }
 

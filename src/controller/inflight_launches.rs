@@ -102,10 +102,13 @@ pub(super) fn register_launches(
         for (address, row) in &entry.rows {
             if new.get(address) == Some(row) {
                 new.remove(address);
-                let turn = entry.offerings.get(address).copied().unwrap_or(0);
+                let attempt = entry.offerings.get(address).copied().unwrap_or(0);
                 repeated.insert(
                     address.clone(),
-                    EarlierLaunch { change: change_id(&entry.plan, address), attempt_index: turn },
+                    EarlierLaunch {
+                        change: change_id(&entry.plan, address),
+                        attempt_index: attempt,
+                    },
                 );
             }
         }
@@ -153,16 +156,20 @@ pub(super) fn has_registered(all: &[InDoubtLaunches], plan: &Plan) -> bool {
 }
 
 /// Records that another offering of a launch is about to be requested.
-pub(super) fn record_attempt(all: &mut [InDoubtLaunches], address: &Address, turn: u32) {
+pub(super) fn record_attempt(all: &mut [InDoubtLaunches], address: &Address, attempt: u32) {
     for entry in all.iter_mut().filter(|entry| entry.rows.contains_key(address)) {
-        entry.offerings.insert(address.clone(), turn);
+        entry.offerings.insert(address.clone(), attempt);
     }
 }
 
 /// Returns whether the request of an offering is recorded, or the launch is not stored by itself.
-pub(super) fn has_recorded_attempt(all: &[InDoubtLaunches], address: &Address, turn: u32) -> bool {
+pub(super) fn has_recorded_attempt(
+    all: &[InDoubtLaunches],
+    address: &Address,
+    attempt: u32,
+) -> bool {
     let mut entries = all.iter().filter(|entry| entry.rows.contains_key(address));
-    entries.all(|entry| entry.offerings.get(address).is_some_and(|stored| *stored >= turn))
+    entries.all(|entry| entry.offerings.get(address).is_some_and(|stored| *stored >= attempt))
 }
 
 /// Returns since when launches with fallback offerings are in doubt. Offerings found sold out since

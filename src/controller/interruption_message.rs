@@ -48,7 +48,7 @@ pub enum MessageKind {
     /// Text that says nothing about instances.
     Other {
         /// Description of the text.
-        what: String,
+        description: String,
     },
 }
 
@@ -135,8 +135,9 @@ impl InterruptionMessage {
         match serde_json::from_str::<Envelope>(body) {
             Ok(envelope) => Self::from_envelope(receipt, envelope),
             Err(error) => {
-                let kind =
-                    MessageKind::Other { what: format!("not an EventBridge event: {error}") };
+                let kind = MessageKind::Other {
+                    description: format!("not an EventBridge event: {error}"),
+                };
                 Self { receipt, kind, instances: Vec::new(), deadline: None, sent: None }
             }
         }
@@ -177,7 +178,7 @@ fn event_kind(source: &str, detail_type: &str, detail: &Detail) -> MessageKind {
         {
             MessageKind::Health
         }
-        _ => MessageKind::Other { what: format!("`{detail_type}` from `{source}`") },
+        _ => MessageKind::Other { description: format!("`{detail_type}` from `{source}`") },
     }
 }
 

@@ -20,7 +20,7 @@ const SHORT_WAIT_MAX: SignedDuration = SignedDuration::from_mins(1);
 
 impl ControllerState {
     /// Notes that no part of a group that exceeds the removal budget can be planned. The group then
-    /// goes alone, because otherwise it could never go.
+    /// is applied alone, because otherwise it could never be.
     pub(super) fn note_inseparable_group(&mut self) {
         let current = self.planning.current.as_ref();
         let blocked = current.into_iter().flat_map(|current| current.blocked.values());
@@ -35,13 +35,13 @@ impl ControllerState {
 
     /// Returns true if a plan without the blocked changes may start: pods are pending, pods of
     /// launches are missing, or a part of a large group fits the removal budget.
-    pub(super) fn may_go_in_part(
+    pub(super) fn may_start_in_part(
         &self,
-        held: &[(Address, BlockedReason)],
+        blocked: &[(Address, BlockedReason)],
         input: &PlanningInput,
     ) -> bool {
         input.world.pods.iter().any(|pod| planning_snapshot::is_pending(pod))
-            || held.iter().any(|(_, reason)| {
+            || blocked.iter().any(|(_, reason)| {
                 *reason == BlockedReason::PodsMissing || unused_removals(reason, self.now).is_some()
             })
     }
@@ -51,34 +51,40 @@ impl ControllerState {
 pub(super) fn narrowed_scope(
     plan: &Plan,
     limits: &PlanScope,
-    held: &[(Address, BlockedReason)],
+    blocked: &[(Address, BlockedReason)],
     now: Timestamp,
 ) -> Option<PlanScope> {
     let rows: BTreeMap<&Address, &ResourceChange> =
         plan.resource_changes.iter().map(|row| (&row.address, row)).collect();
-    let blocked = held;
-    let for_good: BTreeSet<&Address> =
-        held.iter().filter(|(_, held)| is_lasting(held, now)).map(|(address, _)| address).collect();
-    let held: BTreeSet<&Address> = held.iter().map(|(address, _)| address).collect();
-    let stands =
+    let lasting: BTreeSet<&Address> = blocked
+        .iter()
+        .filter(|(_, reason)| is_lasting(reason, now))
+        .map(|(address, _)| address)
+        .collect();
+    let addresses: BTreeSet<&Address> = blocked.iter().map(|(address, _)| address).collect();
+    let has_node =
         |address: &Address| rows.get(address).is_some_and(|row| row.change.before.is_some());
     let mut next = limits.clone();
     // Among existing nodes, only those that may be removed now stay changeable. Otherwise the next
     // plan would choose other nodes instead.
-    if held.iter().any(|address| stands(address)) {
-        let free = retired_rows(plan).filter(|row| !held.contains(&row.address));
-        let mut free: BTreeSet<NodeName> = free.filter_map(node_name).collect();
-        if free.is_empty() {
-            free = part_of_large_group(plan, blocked, now).filter_map(node_name).collect();
+    if addresses.iter().any(|address| has_node(address)) {
+        let mut removable: BTreeSet<NodeName> = retired_rows(plan)
+            .filter(|row| !addresses.contains(&row.address))
+            .filter_map(node_name)
+            .collect();
+        if removable.is_empty() {
+            removable = part_of_large_group(plan, blocked, now).filter_map(node_name).collect();
         }
         next.changeable_nodes = Some(match &limits.changeable_nodes {
-            Some(only) => free.intersection(only).cloned().collect(),
-            None => free,
+            Some(changeable) => &removable & changeable,
+            None => removable,
         });
     }
-    let replaces = replacement_rows(plan, &for_good);
-    let coming = held.into_iter().filter(|address| !stands(address) && !replaces.contains(address));
-    next.excluded_addresses.extend(coming.cloned());
+    let replacements = replacement_rows(plan, &lasting);
+    let launches = addresses
+        .into_iter()
+        .filter(|address| !has_node(address) && !replacements.contains(address));
+    next.excluded_addresses.extend(launches.cloned());
     next.excluded_addresses.sort();
     next.excluded_addresses.dedup();
     (next != *limits).then_some(next)
@@ -91,10 +97,10 @@ fn part_of_large_group<'p>(
     blocked: &[(Address, BlockedReason)],
     now: Timestamp,
 ) -> impl Iterator<Item = &'p ResourceChange> {
-    let large = blocked.iter().filter_map(|(address, reason)| {
-        unused_removals(reason, now).map(|most| (address.clone(), most))
-    });
-    let large: BTreeMap<Address, u32> = large.collect();
+    let large: BTreeMap<Address, u32> = blocked
+        .iter()
+        .filter_map(|(address, reason)| Some((address.clone(), unused_removals(reason, now)?)))
+        .collect();
     let most = large.values().max().copied().unwrap_or(0);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     retired_rows(plan).filter(move |row| large.contains_key(&row.address)).take(most)
@@ -108,22 +114,23 @@ fn unused_removals(reason: &BlockedReason, now: Timestamp) -> Option<u32> {
 
 /// Returns the rows of change groups with a lasting block. A replacement of a node that stays is
 /// not launched; other launches at the same address serve pending pods.
-fn replacement_rows<'p>(plan: &'p Plan, for_good: &BTreeSet<&Address>) -> BTreeSet<&'p Address> {
+fn replacement_rows<'p>(plan: &'p Plan, lasting: &BTreeSet<&Address>) -> BTreeSet<&'p Address> {
     let explained = plan.capacity.explain.iter();
     let groups: BTreeMap<&Address, &str> =
         explained.filter_map(|row| Some((&row.address, row.group.as_deref()?))).collect();
-    let stay: BTreeSet<&str> = for_good.iter().filter_map(|of| groups.get(of).copied()).collect();
+    let blocked_groups: BTreeSet<&str> =
+        lasting.iter().filter_map(|address| groups.get(address).copied()).collect();
     groups
         .into_iter()
-        .filter(|(_, group)| stay.contains(group))
+        .filter(|(_, group)| blocked_groups.contains(group))
         .map(|(address, _)| address)
         .collect()
 }
 
 /// Returns true if a removal may stay blocked for hours or until an operator acts. Short blocks are
 /// waited for, so that nothing is launched that the removal would make unnecessary.
-fn is_lasting(held: &BlockedReason, now: Timestamp) -> bool {
-    match held {
+fn is_lasting(reason: &BlockedReason, now: Timestamp) -> bool {
+    match reason {
         BlockedReason::Mode { .. }
         | BlockedReason::NotConfirmed { .. }
         | BlockedReason::Breaker { .. }

@@ -42,7 +42,7 @@ const CONCURRENT_APPLIES_MAX: usize = 4;
 
 impl ControllerState {
     /// Starts everything that is due.
-    pub(super) fn advance(&mut self, turn: StepScope, effects: &mut Vec<Effect>) {
+    pub(super) fn advance(&mut self, scope: StepScope, effects: &mut Vec<Effect>) {
         if self.leadership.has_exited() {
             return;
         }
@@ -51,7 +51,7 @@ impl ControllerState {
             let launching = self.applies.launching_addresses();
             inflight_launches::forget(&mut persisted.in_doubt_launches, &launching, self.now);
         }
-        self.advance_interruptions(turn, effects);
+        self.advance_interruptions(scope, effects);
         self.start_reads(effects);
         if self.leadership.is_stopping() {
             self.save_if_changed(effects);
@@ -119,44 +119,34 @@ impl ControllerState {
         else {
             return;
         };
-        let fresh = self.observation.is_fresh();
-        if self.planning.run.is_some()
-            || self.persistence.loaded.is_none()
-            || self.applies.is_launching()
-            || !fresh
-        {
+        if !self.may_plan(&seen) {
             return;
         }
-        let waits = self.interruptions.uncordons.has_in_progress()
-            || self.observation.unobserved.missing_launch(&seen).is_some();
-        if self.applies.runs.len() >= CONCURRENT_APPLIES_MAX || waits {
-            return;
-        }
-        let same = self.planning.last.as_ref().is_some_and(|last| {
+        let is_same_input = self.planning.last.as_ref().is_some_and(|last| {
             let world = &last.world;
             last.commit == revision.commit
                 && (Arc::ptr_eq(world, &seen) || is_same_world(world, &seen))
         });
-        if let Some(last) = self.planning.last.as_mut().filter(|_| same) {
+        if is_same_input && let Some(last) = &mut self.planning.last {
             // An equal observation needs no second comparison.
             last.world = Arc::clone(&seen);
         }
-        let known =
-            self.planning.settled_version.is_none_or(|known| known == self.interruptions.version());
-        if same && known && self.now < self.planning.replan_at {
+        let has_same_interruptions = self
+            .planning
+            .settled_version
+            .is_none_or(|settled| settled == self.interruptions.version());
+        if is_same_input && has_same_interruptions && self.now < self.planning.replan_at {
             return;
         }
+        let Some(persisted) = &self.persistence.loaded else { return };
+        let fallback_since = inflight_launches::fallback_since(&persisted.in_doubt_launches)
+            .unwrap_or(Timestamp::MAX);
         let interrupted = self.interruptions.planned_as_gone();
-        let sold_out = self.persistence.loaded.as_ref().map(|persisted| {
-            let turning = inflight_launches::fallback_since(&persisted.in_doubt_launches)
-                .unwrap_or(Timestamp::MAX);
-            persisted.exclusions_found_before(turning, self.now)
-        });
         let world = planning_snapshot::planning_snapshot(
             &seen,
             &self.observation.unobserved,
             &interrupted,
-            sold_out.unwrap_or_default(),
+            persisted.exclusions_found_before(fallback_since, self.now),
             &self.planning.planned_pods,
         );
         let pass = if self.needs_additive_plan_first(&seen) {
@@ -178,13 +168,23 @@ impl ControllerState {
         self.start_planning(PlanningInput { world, interrupted }, limits, pass, effects);
     }
 
+    /// Returns true if nothing in progress would make a plan from this observation outdated.
+    fn may_plan(&self, seen: &Observed) -> bool {
+        self.planning.run.is_none()
+            && self.persistence.loaded.is_some()
+            && !self.applies.is_launching()
+            && self.observation.is_fresh()
+            && self.applies.runs.len() < CONCURRENT_APPLIES_MAX
+            && !self.interruptions.uncordons.has_in_progress()
+            && self.observation.unobserved.missing_launch(seen).is_none()
+    }
+
     /// Returns the scope of the published plan. It is additive if the mode forbids removals, so
     /// that an approval covers exactly the plan that is applied.
     fn full_scope(&self) -> PlanScope {
-        let running = self.revisions.serves_stand_in();
-        let adds = running || self.mode() == Mode::Additive;
-        if adds {
-            PlanScope { running_pods_only: running, ..PlanScope::additive() }
+        let running_pods_only = self.revisions.serves_stand_in();
+        if running_pods_only || self.mode() == Mode::Additive {
+            PlanScope { running_pods_only, ..PlanScope::additive() }
         } else {
             PlanScope::default()
         }
@@ -323,7 +323,7 @@ impl ControllerState {
             // The branch may have a commit that the cluster has applied already.
             self.revisions.reads.bring_forward_after(AHEAD_READ_INTERVAL, self.now);
         }
-        let may_start = is_partly_allowed || self.may_go_in_part(blocked, &planning.input);
+        let may_start = is_partly_allowed || self.may_start_in_part(blocked, &planning.input);
         match narrowed_scope(plan, &planning.scope, blocked, self.now) {
             Some(limits) if round < NARROWING_ROUNDS_MAX && may_start && self.may_act() => {
                 self.start_planning(
@@ -360,21 +360,21 @@ impl ControllerState {
     }
 
     /// Evaluates the gates of a plan's changes, and latches breakers.
-    fn evaluate_plan(&mut self, plan: &Plan, whole: bool) -> Vec<(Address, GateDecision)> {
+    fn evaluate_plan(&mut self, plan: &Plan, is_full: bool) -> Vec<(Address, GateDecision)> {
         let now = self.now;
         if let (Some(persisted), Some(last)) = (&mut self.persistence.loaded, &self.planning.last) {
             persisted.evaluate_launches(&LaunchDemand::from_plan(plan, &last.world), now);
         }
-        if whole {
+        if is_full {
             self.update_launches_ahead(plan);
             self.detect_mass_removal(plan);
         }
         let Some(context) = self.gate_inputs() else { return Vec::new() };
-        let verdicts = evaluate_gates(plan, &context.as_context(), now);
-        if let Some(current) = self.planning.current.as_mut().filter(|_| whole) {
-            current.blocked = blocked_by_address(&verdicts);
+        let decisions = evaluate_gates(plan, &context.as_context(), now);
+        if is_full && let Some(current) = &mut self.planning.current {
+            current.blocked = blocked_by_address(&decisions);
         }
-        verdicts
+        decisions
     }
 
     pub(super) fn gate_inputs(&self) -> Option<GateInputs<'_>> {
@@ -382,9 +382,9 @@ impl ControllerState {
         let planned = &self.planning.last.as_ref()?.world;
         let seen = self.observation.latest.as_ref().filter(|seen| seen.is_complete());
         let world = seen.unwrap_or(planned);
-        let left_behind = world.stale_nodes();
-        let counts = |node: &&Node| !node.is_fargate() && !left_behind.contains_key(&node.name);
-        let nodes = world.nodes.values().filter(counts);
+        let stale = world.stale_nodes();
+        let is_counted = |node: &&Node| !node.is_fargate() && !stale.contains_key(&node.name);
+        let nodes = world.nodes.values().filter(is_counted);
         let unready = nodes.clone().filter(|node| !node.ready).count();
         Some(GateInputs {
             state: self,
@@ -401,8 +401,11 @@ impl ControllerState {
 
     /// Starts an approved apply once its changes are persisted and no earlier launch is in doubt.
     fn start_apply(&mut self, plan: Arc<Plan>, interrupted: BTreeSet<InstanceId>) {
-        let (Some(revision), Some((approved, cover)), false) =
-            (&self.revisions.served, self.approval_of(&plan), self.leadership.is_stopping())
+        if self.leadership.is_stopping() {
+            return;
+        }
+        let (Some(revision), Some(PlanApproval { approved_by, cover })) =
+            (&self.revisions.served, self.approval_of(&plan))
         else {
             return;
         };
@@ -410,14 +413,14 @@ impl ControllerState {
             Some(cover) => Arc::new(cover.without_dearer_offerings(&plan)),
             None => plan,
         };
-        let past = CompletedApply::started(&plan, &revision.commit, approved, self.now);
+        let record = CompletedApply::started(&plan, &revision.commit, approved_by, self.now);
         let Some(persisted) = &mut self.persistence.loaded else { return };
-        let begun = match inflight_launches::register_launches(
+        let previous_attempts = match inflight_launches::register_launches(
             &mut persisted.in_doubt_launches,
             &plan,
             self.now,
         ) {
-            Ok(begun) => begun,
+            Ok(previous_attempts) => previous_attempts,
             Err(until) => {
                 self.wait_for_inflight_launches(&plan, until);
                 return;
@@ -428,49 +431,47 @@ impl ControllerState {
         let contingency = if let Some(cover) = &cover {
             persisted.use_contingency(cover)
         } else {
-            persisted.start_contingency(&plan, &past.commit, self.now);
+            persisted.start_contingency(&plan, &record.commit, self.now);
             None
         };
         self.count_launches(&plan);
         let ticket = self.next_ticket();
-        let removes = retired_rows(&plan).next().is_some();
-        let unheard = begun.keys().cloned().collect();
-        let begins = Effect::Apply {
+        let is_removing = retired_rows(&plan).next().is_some();
+        let unanswered_launches = previous_attempts.keys().cloned().collect();
+        let start = Effect::Apply {
             ticket,
-            commit: past.commit.clone(),
+            commit: record.commit.clone(),
             plan: Arc::clone(&plan),
             excluded_instances: interrupted.into_iter().collect(),
-            wait_until_ready: removes,
+            wait_until_ready: is_removing,
             running_pods_only: self.revisions.serves_stand_in(),
-            previous_attempts: begun,
+            previous_attempts,
         };
         let waves = plan.capacity.waves.iter();
         let run = ApplyRun {
             addresses: waves.flat_map(|wave| wave.addresses.clone()).collect(),
             plan,
-            record: past,
-            is_removing: removes,
+            record,
+            is_removing,
             is_launching: true,
             removed_instances: removed,
             terminated_instances: BTreeSet::new(),
-            unanswered_launches: unheard,
+            unanswered_launches,
             pending_attempts: BTreeMap::new(),
             finished_steps: BTreeSet::new(),
             contingency,
-            deferred_start: Some(Box::new(begins)),
+            deferred_start: Some(Box::new(start)),
         };
         self.applies.runs.insert(ticket, run);
     }
 
-    /// Returns how a plan is approved, with the launches that the contingency of another plan
-    /// covers.
-    fn approval_of(&self, plan: &Plan) -> Option<(ApprovedBy, Option<Cover>)> {
+    fn approval_of(&self, plan: &Plan) -> Option<PlanApproval> {
         let inputs = self.gate_inputs()?;
         let context = inputs.as_context();
-        let approved = gates::approval(plan, &context, self.now)?;
-        let is_covered = matches!(approved, ApprovedBy::Contingency { .. });
+        let approved_by = gates::approval(plan, &context, self.now)?;
+        let is_covered = matches!(approved_by, ApprovedBy::Contingency { .. });
         let cover = is_covered.then(|| contingency::cover(plan, &context, self.now)).flatten();
-        Some((approved, cover))
+        Some(PlanApproval { approved_by, cover })
     }
 
     /// Blocks the launches of a plan until earlier launches are visible. Instances that the plan
@@ -482,11 +483,11 @@ impl ControllerState {
             // An additive plan may have another change at the same address.
             let rows = &current.plan.resource_changes;
             let is_shown = |row: &&ResourceChange| {
-                let mut same = rows.iter().filter(|of| of.address == row.address);
-                same.any(|of| of.change.after == row.change.after)
+                let mut at_address = rows.iter().filter(|other| other.address == row.address);
+                at_address.any(|other| other.change.after == row.change.after)
             };
-            let held = launched_rows(plan).filter(is_shown);
-            current.blocked.extend(held.map(|row| (row.address.clone(), why.clone())));
+            let blocked = launched_rows(plan).filter(is_shown);
+            current.blocked.extend(blocked.map(|row| (row.address.clone(), why.clone())));
         }
         // Not immediately: a launch that is still in doubt would block again.
         let soonest = later(self.now, SignedDuration::from_secs(1));
@@ -529,16 +530,23 @@ impl ControllerState {
     }
 }
 
-fn blocked_changes(verdicts: &[(Address, GateDecision)]) -> Vec<(Address, BlockedReason)> {
-    let blocked = verdicts.iter().filter_map(|(address, verdict)| match verdict {
+/// How a plan is approved.
+struct PlanApproval {
+    approved_by: ApprovedBy,
+    /// Launches that the contingency of another plan covers, if it is approved by that.
+    cover: Option<Cover>,
+}
+
+fn blocked_changes(decisions: &[(Address, GateDecision)]) -> Vec<(Address, BlockedReason)> {
+    let blocked = decisions.iter().filter_map(|(address, decision)| match decision {
         GateDecision::Allow => None,
         GateDecision::Block(reason) => Some((address.clone(), reason.clone())),
     });
     blocked.collect()
 }
 
-fn blocked_by_address(verdicts: &[(Address, GateDecision)]) -> BTreeMap<Address, Blocked> {
-    let blocked = blocked_changes(verdicts).into_iter();
+fn blocked_by_address(decisions: &[(Address, GateDecision)]) -> BTreeMap<Address, Blocked> {
+    let blocked = blocked_changes(decisions).into_iter();
     blocked.map(|(address, reason)| (address, gates::with_message(reason))).collect()
 }
 

@@ -85,9 +85,9 @@ pub fn step(
     if let Some(persisted) = &mut state.persistence.loaded {
         persisted.expire_break_glass(now);
     }
-    let turn = StepScope::for_event(&event);
+    let scope = StepScope::for_event(&event);
     let mut effects = state.handle_event(event);
-    state.advance(turn, &mut effects);
+    state.advance(scope, &mut effects);
     (state, effects)
 }
 
@@ -188,8 +188,8 @@ impl ControllerState {
                 self.on_planned(ticket, plan, took, &mut effects);
             }
             Event::ApplyProgressed { ticket, event } => self.on_apply_progress(ticket, &event),
-            Event::OfferingAttemptRequested { ticket, address, attempt: turn } => {
-                self.on_offering_attempt_requested(ticket, address, turn, &mut effects);
+            Event::OfferingAttemptRequested { ticket, address, attempt } => {
+                self.on_offering_attempt_requested(ticket, address, attempt, &mut effects);
             }
             Event::ApplyFinished { ticket, result: end } => self.on_apply_finished(ticket, end),
             Event::Cordoned { instance, mark, result: end } => {

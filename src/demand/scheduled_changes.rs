@@ -22,7 +22,7 @@ pub struct ScheduledChange {
     /// File and line of the object.
     pub origin: Origin,
     /// Description, such as `a window opens`.
-    pub what: String,
+    pub description: String,
     /// True if the change may affect the fleet.
     pub changes_fleet: bool,
 }
@@ -76,18 +76,18 @@ impl ChangeCollector<'_> {
     }
 
     fn windows(&mut self, scaler: &Scaler, rule: &EventDriven) {
-        let change = |what: String| ScheduledChange {
+        let change = |description: String| ScheduledChange {
             object: scaler.object.clone(),
             origin: scaler.origin.clone(),
-            what,
+            description,
             changes_fleet: true,
         };
         let lead = self.desired.lead_time;
         let latest = self.to.checked_add(lead).unwrap_or(self.to);
         for cron in &rule.crons {
             for start in cron.start.times_between(self.from, latest, TIMES_MAX) {
-                let what = format!("{} pods are wanted from {start}", cron.desired);
-                self.add(start.checked_sub(lead).ok(), change(what));
+                let description = format!("{} pods are wanted from {start}", cron.desired);
+                self.add(start.checked_sub(lead).ok(), change(description));
                 self.add(Some(start), change("a window opens".to_owned()));
             }
             for end in cron.end.times_between(self.from, self.to, TIMES_MAX) {
@@ -116,10 +116,10 @@ impl ChangeCollector<'_> {
             // An interval has no known start, so the plan always includes capacity for a run.
             return;
         }
-        let change = |what: String| ScheduledChange {
+        let change = |description: String| ScheduledChange {
             object: format!("{} {}", workload.id.kind, workload.id),
             origin: workload.origin.clone(),
-            what,
+            description,
             changes_fleet: true,
         };
         let lead = self.desired.lead_time;
@@ -136,20 +136,20 @@ impl ChangeCollector<'_> {
 
     fn budget(&mut self, pool: &Pool, budget: &Budget) {
         let (Some(schedule), Some(duration)) = (&budget.schedule, budget.duration) else { return };
-        let change = |what: String| ScheduledChange {
+        let change = |description: String| ScheduledChange {
             object: format!("NodePool {}", pool.name),
             origin: pool.origin.clone(),
-            what,
+            description,
             changes_fleet: false,
         };
         for start in schedule.times_between(self.from, self.to, TIMES_MAX) {
-            let what =
+            let description =
                 format!("at most {} nodes may be disrupted at a time from now on", budget.nodes);
-            self.add(Some(start), change(what));
+            self.add(Some(start), change(description));
         }
         for start in self.times_before(schedule, duration) {
-            let what = format!("the budget of {} nodes ends", budget.nodes);
-            self.add(start.checked_add(duration).ok(), change(what));
+            let description = format!("the budget of {} nodes ends", budget.nodes);
+            self.add(start.checked_add(duration).ok(), change(description));
         }
     }
 }

@@ -42,7 +42,7 @@ pub use schedule::Schedule;
 pub use settings::{
     AppliedBy, ApprovalRule, AssumedPods, Autoscaled, ClusterSettings, CommitmentKind,
     ConsolidationSettings, ControllerSettings, CountOrShare, DeliverySettings, DemandSettings,
-    DomainShares, FLEET_FILE, FailureDomains, Fleet, GuardSettings, Mode, PricingCommitment,
+    FLEET_FILE, FailureDomains, Fleet, GuardSettings, MaxShares, Mode, PricingCommitment,
     RateLimit, Renderer, Signer, SignerKey, Source, TrustedKey, UnresolvedPolicy, Window,
     WorstCase, is_settings_file,
 };

@@ -1,21 +1,16 @@
-//! Compares two plans: the differences between any two, and the changes that one revision causes
-//! compared with another.
+//! Compares the plans of two revisions: the changes that one of them causes.
 //!
-//! This module depends only on the wire form. Invariant: a change is *pending* only if the other
+//! Invariant: a change is *pending* only if the other
 //! plan makes the same change to the same node, or launches a node of the same kind. Row keys are
 //! ignored, since they depend on the other launches of a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
-use serde::Serialize;
-
+use super::change_summary::change_summary;
 use super::wire::{
-    Action, ComparedWorkload, Comparison, Condition, DemandRow, NodeState, Plan, Precondition,
-    ResourceChange, workload_key,
+    Action, ComparedWorkload, Comparison, DemandRow, NodeState, Plan, ResourceChange, workload_key,
 };
-use crate::model::ids::{Address, Digest, PlanId, WorkloadId};
-use crate::model::units::MicroUsd;
+use crate::model::ids::WorkloadId;
 
 /// Returns the changes of `plan` that `other`, planned from `revision` over the same observation,
 /// does not make.
@@ -31,10 +26,13 @@ pub fn compare(plan: &Plan, other: &Plan, revision: &str) -> Comparison {
         let list = if same.is_some() { &mut pending } else { &mut caused };
         list.push(row.address.clone());
     }
-    let withdrawn = theirs.into_values().flatten().map(describe_change);
-    let (ours, before) = (&plan.capacity.cost, &other.capacity.cost);
-    let mut withdrawn: Vec<String> = withdrawn.collect();
+    let mut withdrawn: Vec<String> = theirs
+        .into_values()
+        .flatten()
+        .map(|row| format!("{}: {}", row.address, change_summary(row)))
+        .collect();
     withdrawn.sort();
+    let (ours, before) = (&plan.capacity.cost, &other.capacity.cost);
     Comparison {
         revision: revision.to_owned(),
         commit: other.capacity.base.commit.clone(),
@@ -99,44 +97,6 @@ fn identity(row: &ResourceChange) -> String {
     format!("{:?} {:?} {before:?} {after:?} {labels:?}", row.kind, row.change.actions)
 }
 
-/// Returns a one-line description of a change, with its address.
-fn describe_change(row: &ResourceChange) -> String {
-    format!("{}: {}", row.address, describe_actions(row))
-}
-
-/// Returns a one-line description of the actions of a row.
-fn describe_actions(row: &ResourceChange) -> String {
-    let text = |state: &NodeState| {
-        let parts = [
-            state.instance_type.as_ref().map(ToString::to_string),
-            state.zone.as_ref().map(ToString::to_string),
-            state.capacity_type.map(|kind| kind.to_string()),
-        ];
-        parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
-    };
-    let before = row.change.before.as_ref().map(text).unwrap_or_default();
-    let after = row.change.after.as_ref().map(text).unwrap_or_default();
-    let id = row.change.before.as_ref().and_then(|state| state.instance_id.as_ref());
-    let id = id.map_or_else(String::new, |id| format!(" ({id})"));
-    match row.change.actions.as_slice() {
-        [Action::NoOp] => format!("keep {before}{id}"),
-        [Action::Create] => format!("launch {after}"),
-        [Action::Delete] => format!("terminate {before}{id}"),
-        [Action::Update] => {
-            match (size(row.change.before.as_ref()), size(row.change.after.as_ref())) {
-                (Some(before), Some(after)) => format!("resize from {before} to {after}"),
-                (_, _) => format!("update {before}{id}"),
-            }
-        }
-        _ => format!("replace {before}{id} by {after}"),
-    }
-}
-
-/// Returns the desired size of a group; `None` for a state of a node.
-fn size(state: Option<&NodeState>) -> Option<u32> {
-    Some(state?.group.as_ref()?.desired)
-}
-
 fn workloads(theirs: &[DemandRow], ours: &[DemandRow]) -> Vec<ComparedWorkload> {
     let by_key = |rows: &[DemandRow]| {
         let mut map: BTreeMap<String, DemandRow> = BTreeMap::new();
@@ -170,138 +130,11 @@ fn workloads(theirs: &[DemandRow], ours: &[DemandRow]) -> Vec<ComparedWorkload> 
     keys.into_iter().filter(differs).filter_map(row).collect()
 }
 
-/// Differences between two plans.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Difference {
-    /// The first plan.
-    pub a: PlanOverview,
-    /// The second plan.
-    pub b: PlanOverview,
-    /// True if both plans have the same decisions.
-    pub same_decisions: bool,
-    /// True if both plans have the same identity, so that an approval of one covers the other.
-    pub same_plan: bool,
-    /// Rows with different actions, by address.
-    pub rows: Vec<DifferenceRow>,
-    /// Rows with different preconditions, by address.
-    pub preconditions: Vec<ConditionDifference>,
-}
-
-/// Key data of one of the compared plans.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PlanOverview {
-    /// Digest.
-    pub digest: Digest,
-    /// Identity.
-    pub plan_id: PlanId,
-    /// Commit.
-    pub commit: Option<String>,
-    /// Time that the plan is made for.
-    pub timestamp: Timestamp,
-    /// Numbers of rows that create, update and delete.
-    pub changes: [u32; 3],
-    /// Price per hour after the apply.
-    pub hourly_after: MicroUsd,
-    /// Number of unschedulable pods.
-    pub unschedulable: u32,
-}
-
-/// A row that differs between two plans.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct DifferenceRow {
-    /// Address of the row.
-    pub address: Address,
-    /// Action of the first plan; absent if it has no such row.
-    pub a: Option<String>,
-    /// Action of the second plan; absent if it has no such row.
-    pub b: Option<String>,
-}
-
-/// The preconditions of a row that only one of two plans has.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ConditionDifference {
-    /// Address of the row.
-    pub address: Address,
-    /// Preconditions of the first plan alone.
-    pub a: BTreeSet<Condition>,
-    /// Preconditions of the second plan alone.
-    pub b: BTreeSet<Condition>,
-}
-
-/// Returns the differences between two plans.
-#[must_use]
-pub fn difference(a: &Plan, b: &Plan) -> Difference {
-    Difference {
-        same_decisions: a.capacity.digest == b.capacity.digest,
-        same_plan: a.capacity.plan_id == b.capacity.plan_id,
-        rows: differing_rows(row_descriptions(a), row_descriptions(b)),
-        preconditions: differing_conditions(&conditions(a), &conditions(b)),
-        a: PlanOverview::new(a),
-        b: PlanOverview::new(b),
-    }
-}
-
-impl PlanOverview {
-    fn new(plan: &Plan) -> Self {
-        let capacity = &plan.capacity;
-        Self {
-            digest: capacity.digest.clone(),
-            plan_id: capacity.plan_id.clone(),
-            commit: capacity.base.commit.clone(),
-            timestamp: plan.timestamp,
-            changes: [plan.summary.add, plan.summary.change, plan.summary.destroy],
-            hourly_after: capacity.cost.hourly_after,
-            unschedulable: capacity.pods.unschedulable,
-        }
-    }
-}
-
-fn row_descriptions(plan: &Plan) -> BTreeMap<Address, String> {
-    plan.resource_changes.iter().map(|row| (row.address.clone(), describe_actions(row))).collect()
-}
-
-fn conditions(plan: &Plan) -> BTreeMap<Address, BTreeSet<Condition>> {
-    let mut map: BTreeMap<Address, BTreeSet<Condition>> = BTreeMap::new();
-    for Precondition { address, condition } in &plan.capacity.base.preconditions {
-        map.entry(address.clone()).or_default().insert(condition.clone());
-    }
-    map
-}
-
-fn differing_conditions(
-    a: &BTreeMap<Address, BTreeSet<Condition>>,
-    b: &BTreeMap<Address, BTreeSet<Condition>>,
-) -> Vec<ConditionDifference> {
-    let addresses: BTreeSet<&Address> = a.keys().chain(b.keys()).collect();
-    let none = BTreeSet::new();
-    let row = |address: &Address| {
-        let (a, b) = (a.get(address).unwrap_or(&none), b.get(address).unwrap_or(&none));
-        let alone = |one: &BTreeSet<Condition>, other| one.difference(other).cloned().collect();
-        ConditionDifference { address: address.clone(), a: alone(a, b), b: alone(b, a) }
-    };
-    let rows = addresses.into_iter().map(row);
-    rows.filter(|row| !row.a.is_empty() || !row.b.is_empty()).collect()
-}
-
-fn differing_rows(
-    a: BTreeMap<Address, String>,
-    mut b: BTreeMap<Address, String>,
-) -> Vec<DifferenceRow> {
-    let mut rows = Vec::new();
-    for (address, a) in a {
-        let b = b.remove(&address);
-        if b.as_ref() != Some(&a) {
-            rows.push(DifferenceRow { address, a: Some(a), b });
-        }
-    }
-    rows.extend(b.into_iter().map(|(address, b)| DifferenceRow { address, a: None, b: Some(b) }));
-    rows.sort();
-    rows
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::units::MicroUsd;
+    use crate::plan::difference;
     use crate::plan::wire::{GroupSize, ResourceKind};
     use crate::testing::valid_plan::plan;
 
@@ -380,22 +213,5 @@ mod tests {
         assert!(found.withdrawn[0].ends_with("resize from 3 to 4"), "{:?}", found.withdrawn);
         assert_eq!(difference(&to(5), &to(4)).rows.len(), 1);
         assert!(difference(&to(5), &to(5)).rows.is_empty());
-    }
-
-    #[test]
-    fn difference_lists_rows_with_other_actions() {
-        let a = plan();
-        let none = difference(&a, &a.clone());
-        assert!(none.same_decisions && none.same_plan && none.rows.is_empty());
-        let mut b = plan();
-        for row in launches(&mut b) {
-            if let Some(state) = &mut row.change.after {
-                state.instance_type = Some("x9.large".into());
-            }
-        }
-        let found = difference(&a, &b.with_identity());
-        assert!(!found.same_decisions && !found.same_plan);
-        assert_eq!(found.rows.len(), 1);
-        assert!(found.rows[0].b.as_ref().is_some_and(|b| b.starts_with("launch x9.large")));
     }
 }

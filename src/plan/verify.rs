@@ -140,13 +140,13 @@ impl Violations {
     fn require_equal<T: PartialEq + Serialize>(
         &mut self,
         rule: &'static str,
-        what: &str,
+        field: &str,
         stated: &T,
         actual: &T,
     ) {
         if stated != actual {
             let (stated, actual) = (words(stated), words(actual));
-            self.report_plan(rule, format!("{what} is stated as {stated}, but is {actual}"));
+            self.report_plan(rule, format!("{field} is stated as {stated}, but is {actual}"));
         }
     }
 
@@ -155,7 +155,7 @@ impl Violations {
         &mut self,
         rule: &'static str,
         address: &Address,
-        what: &str,
+        field: &str,
         stated: &T,
         actual: &T,
     ) {
@@ -164,7 +164,7 @@ impl Violations {
             self.report_row(
                 rule,
                 address,
-                format!("{what} is stated as {stated}, but is {actual}"),
+                format!("{field} is stated as {stated}, but is {actual}"),
             );
         }
     }
@@ -174,7 +174,7 @@ impl Violations {
         &mut self,
         rule: &'static str,
         address: &Address,
-        what: &str,
+        field: &str,
         stated: &Resources,
         actual: &Resources,
     ) {
@@ -182,7 +182,7 @@ impl Violations {
             self.report_row(
                 rule,
                 address,
-                format!("{what} is stated as {stated}, but is {actual}"),
+                format!("{field} is stated as {stated}, but is {actual}"),
             );
         }
     }

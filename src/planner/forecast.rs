@@ -157,7 +157,7 @@ fn forecast_diagnostics(
         refusals: Vec::new(),
     };
     let freeze_reason = freeze_reason(inputs, found);
-    let mut diagnostics = diagnostics(inputs, found, &none);
+    let mut diagnostics = diagnostics::of_inputs(inputs, found, &none);
     diagnostics.retain(|diagnostic| {
         diagnostic.severity == DiagnosticSeverity::Error || freeze_reason.is_some()
     });
@@ -228,8 +228,8 @@ fn fleet_need(inputs: &Inputs, bare: &Observed, demand: &Demand) -> FleetNeed {
 }
 
 fn event(at: Timestamp, tick: &ScheduledChange) -> ForecastEvent {
-    let ScheduledChange { object, origin, what, changes_fleet: _ } = tick.clone();
-    ForecastEvent { at, object, origin, what }
+    let ScheduledChange { object, origin, description, changes_fleet: _ } = tick.clone();
+    ForecastEvent { at, object, origin, what: description }
 }
 
 fn phase(at: Timestamp, need: &FleetNeed, because: Vec<ForecastEvent>) -> Phase {

@@ -92,14 +92,17 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
 fn undeclared_period(inputs: &Inputs, approved: &Plan) -> Option<String> {
     let row = approved.resource_changes.iter().find(|row| {
         let stated = row.change.termination_grace_seconds;
-        let pool = row.change.before.as_ref().and_then(|before| before.pool.as_ref());
-        let pool = pool.and_then(|pool| inputs.desired.pools.get(pool));
-        let pool = pool.filter(|pool| pool.replicas.is_none());
-        let declared = pool.and_then(|pool| pool.termination_grace_period);
-        let declared = declared.and_then(|period| u64::try_from(period.as_secs()).ok());
-        stated.is_some() && stated != declared
+        stated.is_some() && stated != declared_grace_seconds(inputs, row)
     })?;
     Some(format!("`{}` has another terminationGracePeriod than its pool", row.address))
+}
+
+/// Returns the termination grace period that the pool of a removed node declares. Nodes of static
+/// pools have none.
+fn declared_grace_seconds(inputs: &Inputs, row: &ResourceChange) -> Option<u64> {
+    let name = row.change.before.as_ref()?.pool.as_ref()?;
+    let pool = inputs.desired.pools.get(name).filter(|pool| pool.replicas.is_none())?;
+    u64::try_from(pool.termination_grace_period?.as_secs()).ok()
 }
 
 /// Returns a one-line description of a launch.

@@ -63,7 +63,7 @@ impl<'a> ActionTimeline<'a> {
                     Ok(times) => times.into_iter().for_each(|at| {
                         found.at.entry(at).or_default().push((&group.name, action));
                     }),
-                    Err(what) => found.warnings.push(unparsed_warning(group, action, &what)),
+                    Err(field) => found.warnings.push(unparsed_warning(group, action, &field)),
                 }
             }
         }
@@ -86,7 +86,7 @@ impl<'a> ActionTimeline<'a> {
         let tick = |(name, action): &(&GroupName, &ScheduledSize)| ScheduledChange {
             object: format!("group {name}"),
             origin: origin(name),
-            what: format!("scheduled action {} sets {}", action.name, describe(action)),
+            description: format!("scheduled action {} sets {}", action.name, describe(action)),
             changes_fleet: true,
         };
         let after = self.at.iter().filter(|(at, _)| **at > from);
@@ -148,14 +148,14 @@ fn times(action: &ScheduledSize, from: Timestamp, to: Timestamp) -> Result<Vec<T
 
 fn describe(action: &ScheduledSize) -> String {
     let parts = [("at least", action.min), ("at most", action.max), ("desired", action.desired)];
-    let parts = parts.into_iter().filter_map(|(what, size)| Some(format!("{what} {}", size?)));
+    let parts = parts.into_iter().filter_map(|(bound, size)| Some(format!("{bound} {}", size?)));
     parts.collect::<Vec<_>>().join(", ")
 }
 
-fn unparsed_warning(group: &Group, action: &ScheduledSize, what: &str) -> Diagnostic {
+fn unparsed_warning(group: &Group, action: &ScheduledSize, field: &str) -> Diagnostic {
     Diagnostic::warning(
         format!("group {}", group.name),
-        format!("scheduled action {} is ignored: its {what} is not understood", action.name),
+        format!("scheduled action {} is ignored: its {field} is not understood", action.name),
     )
 }
 

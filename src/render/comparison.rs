@@ -108,9 +108,9 @@ fn write_addresses(page: &mut TextPage, rows: &[Address]) {
     write_rest(page, rows.len(), "row");
 }
 
-fn write_rest(page: &mut TextPage, all: usize, what: &str) {
+fn write_rest(page: &mut TextPage, all: usize, noun: &str) {
     if let Some(more) = all.checked_sub(NAMED_MAX).filter(|more| *more > 0) {
-        page.text(format!("  and {} more", count(number(more), what)));
+        page.text(format!("  and {} more", count(number(more), noun)));
     }
 }
 

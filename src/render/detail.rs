@@ -118,12 +118,12 @@ fn attributes(page: &mut TextPage, change: &Change) {
         page.line([plain("      "), StyledText::new(symbol, tone), plain(name)]);
     }
     let well_known = before.well_known.max(after.well_known);
-    for (n, what) in [
+    for (n, noun) in [
         (hidden, if replaced { "unchanged attribute" } else { "attribute" }),
         (well_known, "well-known label"),
     ] {
         if n > 0 {
-            let text = format!("        # ({} hidden)", super::amount::count(n, what));
+            let text = format!("        # ({} hidden)", super::amount::count(n, noun));
             page.line([StyledText::new(&text, Tone::Faint)]);
         }
     }

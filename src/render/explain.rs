@@ -31,10 +31,10 @@ const CANDIDATES_MAX: usize = 5;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ExplainError {
     /// The plan has no such pod or node.
-    #[error("the plan has no workload, node, instance, address or pool `{what}`")]
+    #[error("the plan has no workload, node, instance, address or pool `{query}`")]
     Unknown {
         /// The requested name.
-        what: String,
+        query: String,
         /// The nearest names in the plan.
         similar: Vec<String>,
     },
@@ -49,10 +49,10 @@ pub enum ExplainError {
         reason: String,
     },
     /// Several workloads have the name.
-    #[error("`{what}` names more than one workload")]
+    #[error("`{query}` names more than one workload")]
     Ambiguous {
         /// The requested name.
-        what: String,
+        query: String,
         /// The full names of the workloads.
         candidates: Vec<String>,
     },
@@ -106,7 +106,7 @@ pub struct NodeExplanation<'a> {
     row: PlanRow<'a>,
 }
 
-/// Finds `what`: the address, node name or instance id of a row; a workload as `name`,
+/// Finds `query`: the address, node name or instance id of a row; a workload as `name`,
 /// `namespace/name` or `namespace/Kind/name`; or a pool as `nodepool/name` or `name`. The planned
 /// repository `desired` adds the declaration of a pool.
 ///
@@ -115,29 +115,29 @@ pub struct NodeExplanation<'a> {
 pub fn explain<'a>(
     plan: &'a Plan,
     desired: Option<&'a Desired>,
-    what: &str,
+    query: &str,
 ) -> Result<Explanation<'a>, ExplainError> {
-    if let Some(node) = explain_node(plan, what) {
+    if let Some(node) = explain_node(plan, query) {
         return Ok(Explanation::Node(node));
     }
-    let found = explain_pod(plan, what).map(Explanation::Pod);
-    let pool = || pool::explain_pool(plan, desired, what).map(Explanation::Pool);
+    let found = explain_pod(plan, query).map(Explanation::Pod);
+    let pool = || pool::explain_pool(plan, desired, query).map(Explanation::Pool);
     match found {
-        Err(ExplainError::Unknown { what, mut similar }) => pool().ok_or_else(|| {
-            let pools = pool::similar_names(plan, desired, &what);
-            if what.contains('/') && !pools.is_empty() {
+        Err(ExplainError::Unknown { query, mut similar }) => pool().ok_or_else(|| {
+            let pools = pool::similar_names(plan, desired, &query);
+            if query.contains('/') && !pools.is_empty() {
                 similar.clear();
             }
             similar.extend(pools);
-            ExplainError::Unknown { what, similar }
+            ExplainError::Unknown { query, similar }
         }),
         other => other,
     }
 }
 
-/// Finds the row whose address, node name or instance id is `what`.
-fn explain_node<'a>(plan: &'a Plan, what: &str) -> Option<NodeExplanation<'a>> {
-    let row = rows(plan).into_iter().find(|row| names_of(row.resource).contains(&what))?;
+/// Finds the row whose address, node name or instance id is `query`.
+fn explain_node<'a>(plan: &'a Plan, query: &str) -> Option<NodeExplanation<'a>> {
+    let row = rows(plan).into_iter().find(|row| names_of(row.resource).contains(&query))?;
     Some(NodeExplanation { plan, row })
 }
 
@@ -150,30 +150,30 @@ fn names_of(resource: &ResourceChange) -> Vec<&str> {
     own.chain([resource.address.as_str()]).collect()
 }
 
-/// Finds the workload with the name `what`.
-fn explain_pod<'a>(plan: &'a Plan, what: &str) -> Result<PodExplanation<'a>, ExplainError> {
+/// Finds the workload with the name `query`.
+fn explain_pod<'a>(plan: &'a Plan, query: &str) -> Result<PodExplanation<'a>, ExplainError> {
     let known = known_workloads(plan);
     let named: Vec<&WorkloadId> =
-        known.values().copied().filter(|workload| is_named(workload, what)).collect();
+        known.values().copied().filter(|workload| is_named(workload, query)).collect();
     match named.as_slice() {
         [workload] => Ok(pod_explanation(plan, workload)),
-        [] => Err(unresolved(plan, what).unwrap_or_else(|| ExplainError::Unknown {
-            what: what.to_owned(),
-            similar: similar(plan, what),
+        [] => Err(unresolved(plan, query).unwrap_or_else(|| ExplainError::Unknown {
+            query: query.to_owned(),
+            similar: similar(plan, query),
         })),
         several => Err(ExplainError::Ambiguous {
-            what: what.to_owned(),
+            query: query.to_owned(),
             candidates: several.iter().map(|w| workload_key(w)).take(CANDIDATES_MAX).collect(),
         }),
     }
 }
 
-/// Returns the error of an unresolved object with the name `what`.
-fn unresolved(plan: &Plan, what: &str) -> Option<ExplainError> {
+/// Returns the error of an unresolved object with the name `query`.
+fn unresolved(plan: &Plan, query: &str) -> Option<ExplainError> {
     let is_meant = |object: &str| {
         let (kind, full) = object.rsplit_once(' ').unwrap_or(("", object));
         let (namespace, name) = full.split_once('/').unwrap_or(("", full));
-        [object, full, name].contains(&what) || what == format!("{namespace}/{kind}/{name}")
+        [object, full, name].contains(&query) || query == format!("{namespace}/{kind}/{name}")
     };
     let row = plan.capacity.unresolved.iter().find(|row| is_meant(&row.object))?;
     let UnresolvedRow { object, origin, reason, running: _ } = row.clone();
@@ -199,9 +199,9 @@ fn known_workloads(plan: &Plan) -> BTreeMap<String, &WorkloadId> {
     demand.chain(daemons).chain(unschedulable).map(|id| (workload_key(id), id)).collect()
 }
 
-fn is_named(workload: &WorkloadId, what: &str) -> bool {
+fn is_named(workload: &WorkloadId, query: &str) -> bool {
     let WorkloadId { namespace, name, kind } = workload;
-    match what.split('/').collect::<Vec<_>>().as_slice() {
+    match query.split('/').collect::<Vec<_>>().as_slice() {
         [one] => *one == &**name,
         [space, one] => *space == namespace.as_str() && *one == &**name,
         [space, of, one] => {
@@ -213,10 +213,10 @@ fn is_named(workload: &WorkloadId, what: &str) -> bool {
     }
 }
 
-fn similar(plan: &Plan, what: &str) -> Vec<String> {
+fn similar(plan: &Plan, query: &str) -> Vec<String> {
     let workloads = known_workloads(plan);
     // A workload may be named without its kind, and without its namespace.
-    let written = |id: &WorkloadId| match what.split('/').count() {
+    let written = |id: &WorkloadId| match query.split('/').count() {
         1 => id.name.to_string(),
         2 => id.to_string(),
         _ => workload_key(id),
@@ -226,7 +226,7 @@ fn similar(plan: &Plan, what: &str) -> Vec<String> {
     // A row may have the same name before and after.
     let of_rows = plan.resource_changes.iter().flat_map(names_of);
     names.extend(of_rows.map(|name| (name.to_owned(), name.to_owned())));
-    nearest_of(what, names.iter().map(|(written, name)| (written.as_str(), name.clone())))
+    nearest_of(query, names.iter().map(|(written, name)| (written.as_str(), name.clone())))
 }
 
 impl Explanation<'_> {

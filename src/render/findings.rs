@@ -262,11 +262,11 @@ fn parts(page: &mut TextPage, plan: &Plan) {
         &plan.capacity.cost.breakdown;
     let kinds = [("pool", by_pool), ("zone", by_zone), ("capacity type", by_capacity_type)];
     let several = kinds.into_iter().filter(|(_, rows)| rows.len() > 1);
-    let row = |what: &str, row: &CostRow| {
+    let row = |kind: &str, row: &CostRow| {
         let CostRow { name, nodes_before, nodes_after, hourly_before, hourly_after } = row;
         let name = if name.is_empty() { "no pool" } else { name };
         [
-            what.to_owned(),
+            kind.to_owned(),
             name.to_owned(),
             format!("{nodes_before} -> {nodes_after}"),
             format!("{} -> {}", dollars(*hourly_before, 4), hourly(*hourly_after)),
@@ -275,7 +275,7 @@ fn parts(page: &mut TextPage, plan: &Plan) {
         .to_vec()
     };
     let rows: Vec<Vec<StyledText>> =
-        several.flat_map(|(what, rows)| rows.iter().map(move |part| row(what, part))).collect();
+        several.flat_map(|(kind, rows)| rows.iter().map(move |part| row(kind, part))).collect();
     if !rows.is_empty() {
         page.title("Cost in parts:");
         page.table(&PART_COLUMNS, &rows);
@@ -317,9 +317,9 @@ fn prices(page: &mut TextPage, plan: &Plan) {
 /// Writes the numbers of findings that a shorter view omits.
 fn tally(page: &mut TextPage, plan: &Plan) {
     let capacity = &plan.capacity;
-    let of = |n: usize, what: &str| {
+    let of = |n: usize, noun: &str| {
         let n = u32::try_from(n).unwrap_or(u32::MAX);
-        (n > 0).then(|| count(n, what))
+        (n > 0).then(|| count(n, noun))
     };
     let warnings =
         capacity.diagnostics.iter().filter(|found| found.severity == DiagnosticSeverity::Warning);

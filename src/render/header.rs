@@ -126,9 +126,9 @@ fn pods(plan: &Plan) -> Vec<StyledText> {
         moved,
     } = plan.capacity.pods;
     let mut items = vec![plain(format!("pods {total}, {placed} placed"))];
-    let mut add = |n: u32, what: &str, tone| {
+    let mut add = |n: u32, state: &str, tone| {
         if n > 0 {
-            items.push(StyledText::new(&format!("{n} {what}"), tone));
+            items.push(StyledText::new(&format!("{n} {state}"), tone));
         }
     };
     add(moved, "moved", Tone::Plain);

@@ -61,27 +61,30 @@ pub fn readiness(status: &Status) -> ProbeResult {
 /// Returns failures that prevent new work, whether or not the replica is ready.
 fn degradations(status: &Status) -> Vec<String> {
     let mut notes = Vec::new();
-    let mut reads = |what: &str, reads: &SourceState| {
+    let mut note_failed_reads = |source: &str, reads: &SourceState| {
         if let (Some((why, since)), Some(_)) = (&reads.error, reads.read_at) {
-            notes.push(format!("reads of the {what} fail since {since:.0}: {}", escape(why)));
+            notes.push(format!("reads of the {source} fail since {since:.0}: {}", escape(why)));
         }
     };
-    reads("repository", &status.repository.reads);
+    note_failed_reads("repository", &status.repository.reads);
     if let Some(world) = &status.world {
-        reads("cluster", &world.reads);
+        note_failed_reads("cluster", &world.reads);
     }
     // Other failures affect single objects; these two block all work.
-    for deed in [ControllerAction::LoadState, ControllerAction::SaveState] {
-        if let Some(failure) = status.failing_actions.get(&deed) {
-            let (what, ActionFailure { error: why, since, count: times, .. }) =
-                (labels::failing_action(deed, failure), failure);
-            notes.push(format!("{what} fails since {since:.0} ({times} times): {}", escape(why)));
+    for action in [ControllerAction::LoadState, ControllerAction::SaveState] {
+        if let Some(failure) = status.failing_actions.get(&action) {
+            let ActionFailure { error, since, count, .. } = failure;
+            let action = labels::failing_action(action, failure);
+            notes.push(format!(
+                "{action} fails since {since:.0} ({count} times): {}",
+                escape(error)
+            ));
         }
     }
     notes
 }
 
-fn not_read_yet(what: &str, reads: &SourceState) -> String {
+fn not_read_yet(source: &str, reads: &SourceState) -> String {
     let why = reads.error.as_ref().map(|(error, _)| format!(": {}", escape(error)));
-    format!("the {what} was not read yet{}", why.unwrap_or_default())
+    format!("the {source} was not read yet{}", why.unwrap_or_default())
 }

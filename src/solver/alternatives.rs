@@ -24,8 +24,8 @@ const OTHERS_OF_SPOT: usize = 3;
 pub(super) struct AlternativeCandidates<'a> {
     /// The offers, the cheapest first.
     pub offers: &'a [&'a Offer],
-    /// Returns true if an offer is in the topology domains of the pods.
-    pub is_allowed: &'a dyn Fn(&Offer) -> bool,
+    /// Label keys whose values the inter-pod rules of the pods tie to those of the node.
+    pub tied_keys: &'a BTreeSet<&'a LabelKey>,
 }
 
 /// Sets the alternatives of `node`, from the candidates in the topology domains of its pods.
@@ -39,30 +39,31 @@ pub(super) fn choose_alternatives(
     }
     let cap = alternative_price_max(node.price);
     let (price, offers) = (node.price, candidates.offers);
-    // An alternative must have the labels that the launch chose where its pool leaves them open.
-    let chosen = |offer: &Offer| {
-        let same = |key: &LabelKey| offer.node.labels.get(key) == node.labels.get(key);
-        node.open_labels.iter().all(same)
+    // An alternative must have the labels that the launch chose where its pool leaves them open, and
+    // be in the same topology domains.
+    let is_candidate = |offer: &&&Offer| {
+        let has_same = |key: &LabelKey| offer.node.labels.get(key) == node.labels.get(key);
+        node.open_labels.iter().all(has_same)
+            && candidates.tied_keys.iter().all(|key| has_same(key))
     };
-    let is_candidate = |offer: &&&Offer| chosen(offer) && (candidates.is_allowed)(offer);
-    let near = |offer: &&&Offer| (price..=cap).contains(&offer.node.price);
-    let near = offers.iter().filter(near).filter(is_candidate).copied().collect();
+    let is_near = |offer: &&&Offer| (price..=cap).contains(&offer.node.price);
+    let near = offers.iter().filter(is_near).filter(is_candidate).copied().collect();
     let mut selected = select_near(node.capacity_type, near);
-    let itself = |other: &Offer| {
-        let other = &other.node;
+    let is_launched_one = |offer: &Offer| {
+        let other = &offer.node;
         (&other.instance_type, &other.zone, other.capacity_type)
             == (&node.instance_type, &node.zone, node.capacity_type)
     };
-    selected.retain(|offer| !itself(offer));
+    selected.retain(|offer| !is_launched_one(offer));
     let mut relaxed = Vec::new();
     for (key, demanded) in demands {
         let own = node.labels.get(key).into_iter();
         let mut values: BTreeSet<_> =
             own.chain(selected.iter().filter_map(|offer| offer.node.labels.get(key))).collect();
         let needed = usize::try_from(*demanded).unwrap_or(usize::MAX);
-        let no_dearer = offers.iter().filter(|offer| offer.node.price >= price);
+        let no_cheaper = offers.iter().filter(|offer| offer.node.price >= price);
         let cheaper = offers.iter().filter(|offer| offer.node.price < price);
-        for offer in no_dearer.chain(cheaper).filter(is_candidate) {
+        for offer in no_cheaper.chain(cheaper).filter(is_candidate) {
             if values.len() >= needed {
                 break;
             }

@@ -60,40 +60,61 @@ pub(super) struct Consolidation;
 
 impl Strategy for Consolidation {
     fn improve(&self, simulation: &mut Simulation, current: SolvedFleet) -> SolvedFleet {
-        let problem = simulation.problem;
-        let mut round = ConsolidationRound {
-            simulation,
-            problem,
-            work: WorkBudget::for_searches(WORK_MAX),
-            occupied: occupied_nodes(problem.groups),
-            declined: BTreeMap::new(),
-            budget_blocked: BTreeSet::new(),
-            may_move: problem.settings.minimum_fleet_saving_milli_percent == 0,
-            is_cut_by_budget: false,
-            ignores_budgets: false,
-        };
+        let mut search = ConsolidationSearch::new(simulation);
+        let problem = search.problem;
         let baseline_price = current.fleet.layout.price;
-        let unmoved = round.improve_to_end(current.fleet);
-        let fleet = if round.is_near_fresh_fleet(&unmoved) {
-            unmoved
+        let is_every_move_worth_it = problem.settings.minimum_fleet_saving_milli_percent == 0;
+        let first_scope =
+            if is_every_move_worth_it { Scope::WithinBudgets } else { Scope::WithoutMoves };
+        let unmoved = search.improve_to_end(current.fleet, first_scope).fleet;
+        let (fleet, scope) = if search.is_near_fresh_fleet(&unmoved) {
+            (unmoved, Scope::WithoutMoves)
         } else {
-            round.may_move = true;
-            round.is_cut_by_budget = false;
-            let improved = round.improve_to_end(unmoved.clone());
-            round.select(unmoved, improved)
+            let improved = search.improve_to_end(unmoved.clone(), Scope::WithinBudgets);
+            if search.accepts_moves(&unmoved, &improved) {
+                (improved.fleet, Scope::WithinBudgets)
+            } else {
+                (unmoved, Scope::WithoutMoves)
+            }
         };
-        round.record_budget_blocked(&fleet);
+        let budget_blocked = search.budget_blocked_nodes(&fleet, scope);
         let mut solved = SolvedFleet {
             fleet,
             baseline_price,
-            declined: round.declined,
-            budget_blocked: round.budget_blocked,
-            is_cut_short: round.work.is_exhausted(),
+            declined: search.declined,
+            budget_blocked,
+            is_cut_short: search.work.is_exhausted(),
             ..current
         };
         solved.drop_removed_nodes(problem.existing);
         solved
     }
+}
+
+/// Changes that a search considers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// Changes within disruption budgets that move no running pod.
+    WithoutMoves,
+    /// All changes within disruption budgets.
+    WithinBudgets,
+    /// All changes, to learn what they would save together. The result is never planned.
+    WithoutBudgets,
+}
+
+/// A fleet that no change within the scope improves further.
+struct ImprovedFleet {
+    fleet: VerifiedFleet,
+    /// True if a disruption budget allowed only a part of some change.
+    is_cut_by_budget: bool,
+}
+
+/// Sets of nodes whose removal is tried.
+#[derive(Default)]
+struct RemovalSets {
+    sets: Vec<Vec<usize>>,
+    /// True if disruption budgets made a set smaller.
+    is_cut_by_budget: bool,
 }
 
 /// A candidate set of nodes to remove, with its layout and gain.
@@ -105,36 +126,46 @@ struct ConsolidationTrial {
     moves: u32,
 }
 
-struct ConsolidationRound<'s, 'a> {
+struct ConsolidationSearch<'s, 'a> {
     simulation: &'s mut Simulation<'a>,
     problem: &'a Problem<'a>,
     /// Work of all simulations. Once it is exhausted, later plans continue.
     work: WorkBudget,
     /// Nodes with pods of planned workloads.
     occupied: BTreeSet<&'a NodeName>,
+    /// Changes of the last round that are not worth their cost.
     declined: BTreeMap<NodeName, DeclinedChange>,
-    budget_blocked: BTreeSet<NodeName>,
-    /// True if a change may move running pods.
-    may_move: bool,
-    /// True if a disruption budget allowed only a part of a change.
-    is_cut_by_budget: bool,
-    /// True while removals are searched without disruption budgets.
-    ignores_budgets: bool,
 }
 
-impl ConsolidationRound<'_, '_> {
+impl<'s, 'a> ConsolidationSearch<'s, 'a> {
+    fn new(simulation: &'s mut Simulation<'a>) -> Self {
+        let problem = simulation.problem;
+        Self {
+            simulation,
+            problem,
+            work: WorkBudget::for_searches(WORK_MAX),
+            occupied: occupied_nodes(problem.groups),
+            declined: BTreeMap::new(),
+        }
+    }
+}
+
+impl ConsolidationSearch<'_, '_> {
     /// Changes the fleet until no change is worth its cost.
-    fn improve_to_end(&mut self, mut fleet: VerifiedFleet) -> VerifiedFleet {
+    fn improve_to_end(&mut self, fleet: VerifiedFleet, scope: Scope) -> ImprovedFleet {
+        let mut improved = ImprovedFleet { fleet, is_cut_by_budget: false };
         for _ in 0..ROUNDS_MAX {
             if self.work.is_exhausted() {
                 break;
             }
-            match self.improve(&fleet) {
-                Some(better) => fleet = better,
+            let removals = self.removal_sets(&improved.fleet.layout, scope);
+            improved.is_cut_by_budget |= removals.is_cut_by_budget;
+            match self.improve(&improved.fleet, removals.sets, scope) {
+                Some(better) => improved.fleet = better,
                 None => break,
             }
         }
-        fleet
+        improved
     }
 
     /// Returns true if a fleet built anew, without the nodes that may be removed, would not save the
@@ -142,12 +173,12 @@ impl ConsolidationRound<'_, '_> {
     /// pods may arrive. Once they run, this room looks superfluous, and the next arrivals need it.
     fn is_near_fresh_fleet(&mut self, fleet: &VerifiedFleet) -> bool {
         let existing = self.problem.existing;
-        let may_go = |i: &usize| {
+        let is_replaceable = |i: &usize| {
             fleet.layout.retained[*i]
                 && existing[*i].price.is_some()
                 && existing[*i].disposition == NodeDisposition::Consolidatable
         };
-        let nodes: Vec<usize> = (0..existing.len()).filter(may_go).collect();
+        let nodes: Vec<usize> = (0..existing.len()).filter(is_replaceable).collect();
         let share = self.problem.settings.minimum_fleet_saving_milli_percent;
         if share == 0 || self.is_limited() || nodes.iter().all(|index| existing[*index].is_planned)
         {
@@ -161,70 +192,65 @@ impl ConsolidationRound<'_, '_> {
         let price = fleet.layout.price;
         let needed = self.problem.settings.needed_saving_of_fleet(price);
         // The packing has no room for other orders, so the fleet costs at least as much.
-        let mut saves = price - layout.price;
-        if saves >= needed {
+        let mut saving = price - layout.price;
+        if saving >= needed {
             // All pods of a fleet built anew are pending, so that all of them are nominated.
             self.simulation.nominates_evicted_pods = true;
             let fresh = repair_trial(self.simulation, &layout, &mut WorkBudget::unlimited());
             self.simulation.nominates_evicted_pods = false;
-            saves = price - fresh.layout.price;
+            saving = price - fresh.layout.price;
         }
-        // A much dearer fleet says nothing: its offerings cost more than those that run.
-        let is_near = saves < needed && saves > MicroUsd::ZERO - needed;
+        // A much more expensive fleet shows nothing: its offerings cost more than those that run.
+        let is_near = saving < needed && saving > MicroUsd::ZERO - needed;
         if is_near {
             let real = nodes.into_iter().filter(|index| !existing[*index].is_planned).collect();
-            self.decline_moves(real, fleet, saves);
+            self.decline_moves(real, fleet, saving);
         }
         is_near
     }
 
-    /// Returns the improved fleet if its changes move no pod, or save the minimum share of the fleet's
-    /// price. Otherwise records the nodes that would be removed.
-    fn select(&mut self, unmoved: VerifiedFleet, improved: VerifiedFleet) -> VerifiedFleet {
-        let (was, is) = (&unmoved.layout.retained, &improved.layout.retained);
-        let existing = self.problem.existing.iter().enumerate();
-        let removed = existing.filter(|(i, node)| was[*i] && !is[*i] && !node.is_planned);
-        let removed: Vec<usize> = removed.map(|(index, _)| index).collect();
-        let saves = unmoved.layout.price - improved.layout.price;
-        let needed = self.problem.settings.needed_saving_of_fleet(unmoved.layout.price);
-        let moves_no_pod = self.moved_pods(&removed, &unmoved) == 0;
-        if saves >= needed || moves_no_pod || self.is_limited() {
-            return improved;
+    /// Returns true if the changes move no pod, or save the minimum share of the fleet's price.
+    /// Otherwise records the nodes that would be removed.
+    fn accepts_moves(&mut self, unmoved: &VerifiedFleet, improved: &ImprovedFleet) -> bool {
+        let (before, after) = (&unmoved.layout, &improved.fleet.layout);
+        let is_removed = |index: &usize| {
+            before.retained[*index]
+                && !after.retained[*index]
+                && !self.problem.existing[*index].is_planned
+        };
+        let removed: Vec<usize> = (0..self.problem.existing.len()).filter(is_removed).collect();
+        let saving = before.price - after.price;
+        let needed = self.problem.settings.needed_saving_of_fleet(before.price);
+        if saving >= needed || self.moved_pods(&removed, unmoved) == 0 || self.is_limited() {
+            return true;
         }
-        // A part goes on if the whole change is worth it.
-        if self.is_cut_by_budget && self.saves_without_budgets(&unmoved, needed) {
-            return improved;
+        // A part is worth it if the whole change is, and later plans make the rest of it.
+        if improved.is_cut_by_budget && self.saves_without_budgets(unmoved, needed) {
+            return true;
         }
-        self.decline_moves(removed, &unmoved, saves);
-        self.may_move = false;
-        unmoved
+        self.decline_moves(removed, unmoved, saving);
+        false
     }
 
     /// Returns true if all changes would save the amount without budgets, or if the search for them
     /// is cut short: a fleet built anew would save as much.
     fn saves_without_budgets(&mut self, fleet: &VerifiedFleet, needed: MicroUsd) -> bool {
-        let declined = std::mem::take(&mut self.declined);
-        let work = std::mem::replace(&mut self.work, WorkBudget::for_searches(WORK_MAX));
-        self.ignores_budgets = true;
-        let whole = self.improve_to_end(fleet.clone());
-        self.ignores_budgets = false;
-        self.declined = declined;
-        let is_cut_short = std::mem::replace(&mut self.work, work).is_exhausted();
-        is_cut_short || fleet.layout.price - whole.layout.price >= needed
+        let mut search = ConsolidationSearch::new(self.simulation);
+        let whole = search.improve_to_end(fleet.clone(), Scope::WithoutBudgets).fleet;
+        search.work.is_exhausted() || fleet.layout.price - whole.layout.price >= needed
     }
 
     /// Returns true if the plan may change only a part of the fleet: a user named the part, or the
     /// controller plans around changes that are blocked.
     fn is_limited(&self) -> bool {
-        let untouched = KeepReason::Blocked { by: BlockReason::NotTargeted };
-        let mut existing = self.problem.existing.iter();
-        existing.any(|node| node.disposition == NodeDisposition::Keep(untouched.clone()))
+        let untouched = NodeDisposition::Keep(KeepReason::Blocked { by: BlockReason::NotTargeted });
+        self.problem.existing.iter().any(|node| node.disposition == untouched)
     }
 
     /// Records that the removal of all these nodes together is not worth its cost.
-    fn decline_moves(&mut self, nodes: Vec<usize>, fleet: &VerifiedFleet, saves: MicroUsd) {
+    fn decline_moves(&mut self, nodes: Vec<usize>, fleet: &VerifiedFleet, saving: MicroUsd) {
         let declined = DeclinedChange {
-            saves,
+            saves: saving,
             needed: self.problem.settings.needed_saving_of_fleet(fleet.layout.price),
             moves: self.moved_pods(&nodes, fleet),
             nodes: Some(u32::try_from(nodes.len()).unwrap_or(u32::MAX)),
@@ -234,15 +260,16 @@ impl ConsolidationRound<'_, '_> {
         self.declined.extend(names.map(|name| (name, declined)));
     }
 
-    /// Returns the best change that passes the placement simulation.
-    fn improve(&mut self, current: &VerifiedFleet) -> Option<VerifiedFleet> {
+    /// Returns the fleet after the best change that passes the placement simulation.
+    fn improve(
+        &mut self,
+        current: &VerifiedFleet,
+        sets: Vec<Vec<usize>>,
+        scope: Scope,
+    ) -> Option<VerifiedFleet> {
         self.declined.clear();
-        let sets = self.candidate_sets(&current.layout);
-        let mut trials: Vec<ConsolidationTrial> = self
-            .within_budgets(&current.layout, sets)
-            .into_iter()
-            .filter_map(|set| self.try_without(current, set))
-            .collect();
+        let mut trials: Vec<ConsolidationTrial> =
+            sets.into_iter().filter_map(|set| self.pack_without(current, set, scope)).collect();
         trials.sort_by_key(|trial| (Reverse(trial.gain), trial.nodes.len()));
         for trial in trials.into_iter().take(self.simulations_max()) {
             if self.work.is_exhausted() {
@@ -257,17 +284,18 @@ impl ConsolidationRound<'_, '_> {
 
     /// Packs without the nodes of `set`. Returns `None` if the packing alone shows that the change
     /// is not worth it.
-    fn try_without(
+    fn pack_without(
         &mut self,
         current: &VerifiedFleet,
         set: Vec<usize>,
+        scope: Scope,
     ) -> Option<ConsolidationTrial> {
         let problem = self.problem;
         // Planned nodes are removed at no cost.
         let real = || set.iter().filter(|i| !problem.existing[**i].is_planned);
         let affected: MicroUsd = real().map(|i| price_or_minimum(&problem.existing[*i])).sum();
         let moves = real().map(|i| self.running_and_awaited_pods(&current.layout, *i)).sum();
-        if moves > 0 && !self.may_move {
+        if moves > 0 && scope == Scope::WithoutMoves {
             return None;
         }
         let mut retained = current.layout.retained.clone();
@@ -278,10 +306,9 @@ impl ConsolidationRound<'_, '_> {
         // EC2 chose the offering of a Spot node. A cheaper one alone is no reason to replace the
         // node: EC2 could choose the same offering again.
         let markup: MicroUsd = real().filter_map(|i| spot_markup(&problem.existing[*i])).sum();
-        let needed = self.problem.settings.needed_saving(affected, moves);
-        let needed = needed.max(markup + MicroUsd(1));
+        let needed = problem.settings.needed_saving(affected, moves).max(markup + MicroUsd(1));
         let saves = current.layout.price - layout.price;
-        let gain = self.problem.settings.gain(saves, moves);
+        let gain = problem.settings.gain(saves, moves);
         let fits = layout.packing.leaves_no_more_than(&current.layout.packing);
         if fits && gain > MicroUsd::ZERO && saves >= needed {
             return Some(ConsolidationTrial { nodes: set, layout, gain, needed, moves });
@@ -308,14 +335,15 @@ impl ConsolidationRound<'_, '_> {
         };
         let saves = current.layout.price - fleet.layout.price;
         // No workload may have more unschedulable pods.
-        let has_place = |(group, pods): (&usize, &u32)| {
-            current.unplaced.get(group).is_some_and(|before| pods <= before)
-        };
-        let holds = fleet.unplaced.iter().all(has_place);
-        let holds = holds && !self.relies_on_starting_nodes(current, &fleet);
-        let pays = saves >= needed && self.problem.settings.gain(saves, moves) > MicroUsd::ZERO;
-        let is_better = holds
-            && pays
+        let is_no_worse = fleet
+            .unplaced
+            .iter()
+            .all(|(group, pods)| current.unplaced.get(group).is_some_and(|before| pods <= before));
+        let is_worth_it =
+            saves >= needed && self.problem.settings.gain(saves, moves) > MicroUsd::ZERO;
+        let is_better = is_no_worse
+            && !self.relies_on_starting_nodes(current, &fleet)
+            && is_worth_it
             && passes_same_samples(self.simulation, &fleet, current, 0, &mut self.work);
         let fails_redeployment = is_better && !self.holds_redeployment(current, &set, &fleet);
         if is_better && !fails_redeployment {
@@ -355,17 +383,12 @@ impl ConsolidationRound<'_, '_> {
 
     /// Returns true if pods would move to nodes that are not Ready yet, and may never be.
     fn relies_on_starting_nodes(&self, current: &VerifiedFleet, next: &VerifiedFleet) -> bool {
-        let starts = |index: &usize| match &self.problem.existing[*index].disposition {
-            NodeDisposition::Keep(KeepReason::Blocked { by }) => *by == BlockReason::NotReady,
-            NodeDisposition::Keep(_)
-            | NodeDisposition::RemoveWhenEmpty(_)
-            | NodeDisposition::Consolidatable
-            | NodeDisposition::Retire(_) => false,
-        };
+        let not_ready = NodeDisposition::Keep(KeepReason::Blocked { by: BlockReason::NotReady });
         let pods =
             |fleet: &VerifiedFleet, index: usize| fleet.layout.pods_on[index].values().sum::<u32>();
-        let mut starting = (0..self.problem.existing.len()).filter(starts);
-        starting.any(|index| pods(next, index) > pods(current, index))
+        self.problem.existing.iter().enumerate().any(|(index, node)| {
+            node.disposition == not_ready && pods(next, index) > pods(current, index)
+        })
     }
 
     fn decline(&mut self, set: &[usize], declined: DeclinedChange) {
@@ -378,101 +401,110 @@ impl ConsolidationRound<'_, '_> {
     /// Returns the nodes that may be removed, most wasteful first.
     fn candidates(&self, layout: &Layout) -> Vec<usize> {
         let existing = self.problem.existing;
-        let there = |i: &usize| layout.retained[*i];
-        let idle = |i: &usize| layout.staying[*i].is_empty();
-        let may_go = |i: &usize| match existing[*i].disposition {
-            NodeDisposition::Consolidatable => idle(i) || existing[*i].price.is_some(),
+        let is_removable = |i: &usize| match existing[*i].disposition {
+            NodeDisposition::Consolidatable => {
+                layout.staying[*i].is_empty() || existing[*i].price.is_some()
+            }
             NodeDisposition::RemoveWhenEmpty(_) => !self.occupied.contains(&existing[*i].name),
             NodeDisposition::Keep(_) | NodeDisposition::Retire(_) => false,
         };
-        let mut all: Vec<usize> = (0..existing.len()).filter(there).filter(may_go).collect();
-        all.sort_by_key(|i| (Reverse(self.unused_price(layout, *i)), *i));
-        all
+        let retained = (0..existing.len()).filter(|i| layout.retained[*i]);
+        let mut candidates: Vec<usize> = retained.filter(is_removable).collect();
+        candidates.sort_by_key(|i| (Reverse(self.unused_price(layout, *i)), *i));
+        candidates
     }
 
     /// Returns the sets of nodes to try: all empty nodes, each candidate alone, pairs if there are
     /// few candidates, and the 2, 3, 4, 6, 9, … most wasteful together up to all.
     fn candidate_sets(&self, layout: &Layout) -> Vec<Vec<usize>> {
-        let existing = self.problem.existing;
-        let all = self.candidates(layout);
-        let idle = |i: &usize| layout.staying[*i].is_empty();
-        let empty: Vec<usize> = all.iter().copied().filter(idle).collect();
-        let free: Vec<usize> = all
-            .iter()
-            .copied()
-            .filter(|i| existing[*i].disposition == NodeDisposition::Consolidatable)
-            .collect();
+        let candidates = self.candidates(layout);
+        let is_empty = |i: &usize| layout.staying[*i].is_empty();
+        let is_consolidatable =
+            |i: &usize| self.problem.existing[*i].disposition == NodeDisposition::Consolidatable;
+        let empty: Vec<usize> = candidates.iter().copied().filter(is_empty).collect();
+        let consolidatable: Vec<usize> =
+            candidates.iter().copied().filter(is_consolidatable).collect();
         let mut sets: Vec<Vec<usize>> =
-            all.iter().take(self.singles_max()).map(|i| vec![*i]).collect();
-        if free.len() <= PAIRS_MAX {
-            let pairs = free.iter().enumerate();
-            sets.extend(pairs.flat_map(|(at, a)| free[at + 1..].iter().map(|b| vec![*a, *b])));
+            candidates.iter().take(self.singles_max()).map(|i| vec![*i]).collect();
+        if consolidatable.len() <= PAIRS_MAX {
+            for (at, first) in consolidatable.iter().enumerate() {
+                sets.extend(consolidatable[at + 1..].iter().map(|second| vec![*first, *second]));
+            }
         }
         let mut size = 2;
-        while size < free.len() {
-            sets.push(free[..size].to_vec());
+        while size < consolidatable.len() {
+            sets.push(consolidatable[..size].to_vec());
             size += (size / 2).max(1);
         }
-        sets.extend([empty, free].into_iter().filter(|set| set.len() > 1));
+        sets.extend([empty, consolidatable].into_iter().filter(|set| set.len() > 1));
         sets
     }
 
-    /// Removes from each set the nodes that disruption budgets block, and drops duplicates.
-    fn within_budgets(&mut self, layout: &Layout, sets: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
-        let pace = self.remaining_pace(layout);
+    /// Returns the candidate sets without the nodes that disruption budgets block, and without
+    /// duplicates.
+    fn removal_sets(&self, layout: &Layout, scope: Scope) -> RemovalSets {
+        let budgets = match scope {
+            Scope::WithoutMoves | Scope::WithinBudgets => self.remaining_budgets(layout),
+            Scope::WithoutBudgets => DisruptionBudgets::default(),
+        };
         let mut seen = BTreeSet::new();
-        let mut allowed = Vec::new();
-        for set in sets {
+        let mut removals = RemovalSets::default();
+        for set in self.candidate_sets(layout) {
             let nodes = set.len();
-            let subset = pace.allowed_subset(set, self.problem.existing);
-            self.is_cut_by_budget |= subset.len() < nodes;
+            let subset = budgets.allowed_subset(set, self.problem.existing);
+            removals.is_cut_by_budget |= subset.len() < nodes;
             if !subset.is_empty() && seen.insert(subset.clone()) {
-                allowed.push(subset);
+                removals.sets.push(subset);
             }
         }
-        allowed
+        removals
     }
 
     /// Returns the budgets that remain after the removals of a layout.
-    fn remaining_pace(&self, layout: &Layout) -> DisruptionBudgets {
-        if self.ignores_budgets {
-            return DisruptionBudgets::default();
-        }
-        let gone =
-            self.problem.existing.iter().zip(&layout.retained).filter(|(_, retained)| !**retained);
-        self.problem.pace.after_removing(gone.map(|(node, _)| &node.name))
+    fn remaining_budgets(&self, layout: &Layout) -> DisruptionBudgets {
+        let existing = self.problem.existing.iter().zip(&layout.retained);
+        let removed = existing.filter(|(_, retained)| !**retained);
+        self.problem.budgets.after_removing(removed.map(|(node, _)| &node.name))
     }
 
-    /// Records nodes that only a disruption budget retains: empty nodes together, then single nodes
+    /// Returns nodes that only a disruption budget retains: empty nodes together, then single nodes
     /// whose removal pays. A node that is needed, or not worth removing after those, is not blocked
     /// by a budget.
-    fn record_budget_blocked(&mut self, fleet: &VerifiedFleet) {
-        let pace = self.remaining_pace(&fleet.layout);
-        if pace.is_unbounded() {
-            return;
+    fn budget_blocked_nodes(&mut self, fleet: &VerifiedFleet, scope: Scope) -> BTreeSet<NodeName> {
+        let mut blocked_names = BTreeSet::new();
+        let budgets = self.remaining_budgets(&fleet.layout);
+        if budgets.is_unbounded() {
+            return blocked_names;
         }
         let existing = self.problem.existing;
-        let mut waits = self.candidates(&fleet.layout);
-        waits.retain(|index| !pace.allows(&existing[*index].name));
-        let is_idle = |index: &usize| fleet.layout.pods_on[*index].is_empty();
-        let idle: Vec<usize> = waits.iter().copied().filter(is_idle).collect();
-        let alone = waits.into_iter().map(|index| vec![index]);
-        let sets = std::iter::once(idle).filter(|set| !set.is_empty()).chain(alone);
-        let (mut beyond, mut rehearsals) = (fleet.clone(), self.simulations_max());
-        for set in sets.take(self.singles_max()) {
-            if rehearsals == 0
+        let mut blocked = self.candidates(&fleet.layout);
+        blocked.retain(|index| !budgets.allows(&existing[*index].name));
+        let is_empty = |index: &usize| fleet.layout.pods_on[*index].is_empty();
+        let empty: Vec<usize> = blocked.iter().copied().filter(is_empty).collect();
+        let mut sets = Vec::new();
+        if !empty.is_empty() {
+            sets.push(empty);
+        }
+        sets.extend(blocked.into_iter().map(|index| vec![index]));
+        sets.truncate(self.singles_max());
+        // The fleet without the nodes found so far.
+        let mut smaller = fleet.clone();
+        let mut simulations_left = self.simulations_max();
+        for set in sets {
+            if simulations_left == 0
                 || self.work.is_exhausted()
-                || set.iter().any(|index| !beyond.layout.retained[*index])
+                || set.iter().any(|index| !smaller.layout.retained[*index])
             {
                 continue;
             }
-            let Some(trial) = self.try_without(&beyond, set.clone()) else { continue };
-            rehearsals -= 1;
-            if let Some(next) = self.simulate_trial(&beyond, trial) {
-                self.budget_blocked.extend(set.iter().map(|index| existing[*index].name.clone()));
-                beyond = next;
+            let Some(trial) = self.pack_without(&smaller, set.clone(), scope) else { continue };
+            simulations_left -= 1;
+            if let Some(next) = self.simulate_trial(&smaller, trial) {
+                blocked_names.extend(set.iter().map(|index| existing[*index].name.clone()));
+                smaller = next;
             }
         }
+        blocked_names
     }
 
     /// Returns the number of pods that a removal of these nodes moves.
@@ -507,11 +539,11 @@ impl ConsolidationRound<'_, '_> {
         (SINGLES_WORK / work).clamp(SINGLES_MIN, SINGLES_MAX)
     }
 
-    /// Returns the price of a node less the worth of its pods.
+    /// Returns the price of a node less the value of its pods.
     fn unused_price(&self, layout: &Layout, node: usize) -> i128 {
-        let worth =
+        let value =
             |(class, n): (&usize, &u32)| self.problem.model.classes[*class].value * i128::from(*n);
-        let used: i128 = layout.pods_on[node].iter().map(worth).sum();
+        let used: i128 = layout.pods_on[node].iter().map(value).sum();
         i128::from(price_or_minimum(&self.problem.existing[node]).0) * 1000 - used
     }
 }

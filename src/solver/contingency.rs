@@ -42,7 +42,7 @@ pub(super) fn for_steered(problem: &Problem, fleet: &VerifiedFleet) -> Option<Co
             chosen.push(fleet.offers[*node]);
         }
     }
-    let on_launch = |(place, count): (&NodeRef, &u32)| match place {
+    let on_launch = |(node_ref, count): (&NodeRef, &u32)| match node_ref {
         NodeRef::Launch(_) => *count,
         NodeRef::Existing(_) => 0,
     };

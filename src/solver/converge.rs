@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::disruption_budget::DisruptionBudgets;
 use super::existing_node::ExistingNode;
-use super::failure_domains::PlacementMap;
+use super::failure_domains::{FailureDomainLimits, PlacementMap};
 use super::greedy_packing::{OpenedNode, Packing};
 use super::idle_removal::IdleRemoval;
 use super::initial_fleet::initial_fleet;
@@ -20,7 +20,7 @@ use super::node_disposition::NodeDisposition;
 use super::offer::Offer;
 use super::offer_admission::OfferAdmission;
 use super::packing_model::{PackingModel, PackingSupply};
-use super::problem::{Placements, Problem, ProblemInput, VerifiedFleet};
+use super::problem::{FleetChecks, Placements, Problem, ProblemInput, VerifiedFleet};
 use super::redeployment::Redeployment;
 use super::repair::{is_simulated, missing_nodes, shortage_without_nominations};
 use super::scheduling_runs::CoveredOrders;
@@ -31,7 +31,7 @@ use super::target_fleet::NodeRef;
 use super::tie_break_sampling::{passes_same_samples, require_failed_samples};
 use super::topology::{TopologyAssignment, TopologyInput};
 use super::work_budget::WorkBudget;
-use super::{Input, Purpose, auto_scaling_groups, contingency, failure_domains};
+use super::{Input, Purpose, auto_scaling_groups, contingency};
 use crate::demand::{Demand, PodGroup};
 use crate::model::desired::WorstCase;
 use crate::model::ids::NodeName;
@@ -59,40 +59,30 @@ pub(super) struct Passes<'a> {
     pub admission: &'a OfferAdmission<'a>,
     pub existing: &'a [ExistingNode],
     /// Disruption budgets of the existing nodes.
-    pub pace: &'a DisruptionBudgets,
-    /// Failure-domain limits.
-    pub shares: failure_domains::FailureDomainLimits<'a>,
-    /// True if simulated runs include staggered node readiness and drains.
-    pub with_events: bool,
-    /// Orders of arrival that place all pods.
-    pub orders: CoveredOrders,
-    /// True if unschedulable pods arrive as well and must not take the room of others.
-    pub refused_arrive: bool,
-    /// True if the fleet is searched as if no pod were nominated.
-    pub ignores_nominations: bool,
+    pub budgets: &'a DisruptionBudgets,
+    /// What a fleet is checked for.
+    pub checks: FleetChecks<'a>,
 }
 
 /// Result of all passes, with the packing model that it refers to.
-pub(super) struct ConvergedFleet {
+pub(super) struct ConvergedFleet<'a> {
     pub outcome: SolvedFleet,
     pub model: PackingModel,
-    /// True if simulated runs included staggered node readiness and drains.
-    pub with_events: bool,
-    /// Orders of arrival that the fleet was searched for.
-    pub orders: CoveredOrders,
+    /// What the fleet was checked for.
+    pub checks: FleetChecks<'a>,
     /// Effect of failure-domain limits, if any are declared.
     pub failure_domains: Option<FailureDomainReport>,
 }
 
 impl<'a> Passes<'a> {
-    /// Returns the passes over the whole problem, with every simulated order.
+    /// Returns the passes over the whole problem, with every check.
     pub(super) fn new(
         input: &'a Input<'a>,
         demand: &'a Demand,
         offers: &'a [Offer],
         admission: &'a OfferAdmission<'a>,
         existing: &'a [ExistingNode],
-        pace: &'a DisruptionBudgets,
+        budgets: &'a DisruptionBudgets,
     ) -> Self {
         Self {
             input,
@@ -100,71 +90,71 @@ impl<'a> Passes<'a> {
             offers,
             admission,
             existing,
-            pace,
-            shares: failure_domains::FailureDomainLimits::new(&input.desired.failure_domains),
-            with_events: true,
-            orders: CoveredOrders::All,
-            refused_arrive: false,
-            ignores_nominations: false,
+            budgets,
+            checks: FleetChecks::all(&input.desired.failure_domains),
         }
     }
-}
 
-impl Passes<'_> {
+    /// Returns the same passes with other checks.
+    pub(super) fn with_checks(&self, checks: FleetChecks<'a>) -> Self {
+        Self { checks, ..*self }
+    }
+
     /// Returns the fleet for the whole problem.
     ///
     /// Failure-domain limits are dropped if they leave more pods unschedulable.
-    pub(super) fn converge(&self) -> ConvergedFleet {
-        let limited = self.converge_within_shares();
-        if self.shares.is_empty() {
+    pub(super) fn converge(&self) -> ConvergedFleet<'a> {
+        let limited = self.converge_with_checks();
+        let limits = self.checks.failure_domains;
+        if limits.is_empty() {
             return limited;
         }
-        let free = Passes { shares: failure_domains::FailureDomainLimits::none(), ..*self }
-            .converge_within_shares();
-        let left = |answer: &ConvergedFleet| {
-            answer.outcome.fleet.unplaced_by_priority(&self.demand.groups)
+        let failure_domains = FailureDomainLimits::none();
+        let unlimited =
+            self.with_checks(FleetChecks { failure_domains, ..self.checks }).converge_with_checks();
+        let unplaced = |converged: &ConvergedFleet| {
+            converged.outcome.fleet.unplaced_by_priority(&self.demand.groups)
         };
-        let price = |answer: &ConvergedFleet| answer.outcome.fleet.layout.price;
-        let dearer = (price(&limited) - price(&free)).max(MicroUsd::ZERO);
-        let (answer, hourly) =
-            if left(&limited) > left(&free) { (free, MicroUsd::ZERO) } else { (limited, dearer) };
-        let fleet = &answer.outcome.fleet;
+        let price = |converged: &ConvergedFleet| converged.outcome.fleet.layout.price;
+        let extra_price = (price(&limited) - price(&unlimited)).max(MicroUsd::ZERO);
+        let (converged, hourly) = if unplaced(&limited) > unplaced(&unlimited) {
+            (unlimited, MicroUsd::ZERO)
+        } else {
+            (limited, extra_price)
+        };
+        let fleet = &converged.outcome.fleet;
         let map =
             PlacementMap { existing: self.existing, offers: self.offers, chosen: &fleet.offers };
-        let beyond = self.shares.exceeded(&fleet.placements, &self.demand.groups, map);
-        ConvergedFleet { failure_domains: Some(FailureDomainReport { hourly, beyond }), ..answer }
+        let beyond = limits.exceeded(&fleet.placements, &self.demand.groups, map);
+        let report = FailureDomainReport { hourly, beyond };
+        ConvergedFleet { failure_domains: Some(report), ..converged }
     }
 
-    fn converge_within_shares(&self) -> ConvergedFleet {
+    fn converge_with_checks(&self) -> ConvergedFleet<'a> {
         let model = self.model(&self.demand.groups, self.existing);
         let (outcome, with_events) = self.run_with_best_events(&model);
-        let mut answer = ConvergedFleet {
-            outcome,
-            model,
-            with_events,
-            orders: self.orders,
-            failure_domains: None,
-        };
+        let checks = FleetChecks { with_events, ..self.checks };
+        let mut converged = ConvergedFleet { outcome, model, checks, failure_domains: None };
         // With `WorstCase::Capacity`, an unsteered plan holds every simulated order, or names its pods
         // as unschedulable.
         if self.input.settings.steer {
             for orders in [CoveredOrders::Likely, CoveredOrders::Declared] {
-                self.place_left_over(&mut answer, orders);
+                self.place_left_over(&mut converged, orders);
             }
-            self.place_after_others(&mut answer);
-            self.make_room_for_refused(&mut answer);
+            self.place_after_others(&mut converged);
+            self.make_room_for_unschedulable(&mut converged);
         } else if self.input.settings.worst_case == WorstCase::Contingency {
-            self.place_after_others(&mut answer);
+            self.place_after_others(&mut converged);
         }
-        answer
+        converged
     }
 
     /// Adds nodes for pods that are left over once all other pods run, as the next plan would.
-    fn place_after_others(&self, answer: &mut ConvergedFleet) {
-        let passes = Passes { orders: answer.orders, with_events: answer.with_events, ..*self };
-        let problem = passes.problem(&self.demand.groups, self.existing, &answer.model);
-        let left = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
-        let outcome = &mut answer.outcome;
+    fn place_after_others(&self, converged: &mut ConvergedFleet) {
+        let passes = self.with_checks(converged.checks);
+        let problem = passes.problem(&self.demand.groups, self.existing, &converged.model);
+        let unplaced = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
+        let outcome = &mut converged.outcome;
         let price = outcome.fleet.layout.price;
         let share_max = MicroUsd(price.0.saturating_mul(LEFT_OVER_PRICE_PERCENT) / 100);
         let with_one_node = price + self.dearest_needed_node(&outcome.fleet);
@@ -180,10 +170,10 @@ impl Passes<'_> {
             let next = self.model(&groups, &existing);
             let later = passes.pass(&groups, &existing, &next);
             let is_too_expensive = price_max.is_some_and(|max| later.fleet.layout.price > max);
-            if left(&later.fleet) >= left(&outcome.fleet) || is_too_expensive {
+            if unplaced(&later.fleet) >= unplaced(&outcome.fleet) || is_too_expensive {
                 break;
             }
-            outcome.fleet = passes.translate(&answer.model, &outcome.fleet, &later.fleet);
+            outcome.fleet = passes.translate(&converged.model, &outcome.fleet, &later.fleet);
             is_changed = true;
         }
         if is_changed {
@@ -212,41 +202,43 @@ impl Passes<'_> {
 
     /// Replaces a fleet that leaves pods over by one that places more of them in fewer orders of
     /// arrival. Otherwise the next plan would add their nodes.
-    fn place_left_over(&self, answer: &mut ConvergedFleet, orders: CoveredOrders) {
-        let problem = self.problem(&self.demand.groups, self.existing, &answer.model);
-        if !problem.has_searchable_left_over(&answer.outcome.fleet) {
+    fn place_left_over(&self, converged: &mut ConvergedFleet, orders: CoveredOrders) {
+        let problem = self.problem(&self.demand.groups, self.existing, &converged.model);
+        if !problem.has_searchable_left_over(&converged.outcome.fleet) {
             return;
         }
-        let with_events = answer.with_events;
-        let fewer = Passes { with_events, orders, ignores_nominations: true, ..*self };
-        let other = fewer.run_passes(&answer.model);
+        let with_events = converged.checks.with_events;
+        let checks = FleetChecks { with_events, orders, ignores_nominations: true, ..self.checks };
+        let unsteered = self.with_checks(checks).run_passes(&converged.model);
         // With nominations, the same pods need fewer nodes.
-        let steered = Passes { with_events, ..*self };
-        let other = steered.further_passes(&answer.model, other);
-        let left = |outcome: &SolvedFleet| outcome.fleet.unplaced_by_priority(&self.demand.groups);
-        if left(&other) < left(&answer.outcome) {
-            (answer.outcome, answer.orders) = (other, orders);
+        let steered = self
+            .with_checks(FleetChecks { with_events, ..self.checks })
+            .further_passes(&converged.model, unsteered);
+        let unplaced =
+            |outcome: &SolvedFleet| outcome.fleet.unplaced_by_priority(&self.demand.groups);
+        if unplaced(&steered) < unplaced(&converged.outcome) {
+            (converged.outcome, converged.checks.orders) = (steered, orders);
         }
     }
 
     /// Replaces a fleet in which unschedulable pods could take the room of planned pods by one with
     /// room for both, if there is one.
-    fn make_room_for_refused(&self, answer: &mut ConvergedFleet) {
-        let (orders, with_events) = (answer.orders, answer.with_events);
-        let passes = Passes { orders, with_events, refused_arrive: true, ..*self };
-        let problem = passes.problem(&self.demand.groups, self.existing, &answer.model);
-        let fleet = &answer.outcome.fleet;
+    fn make_room_for_unschedulable(&self, converged: &mut ConvergedFleet) {
+        let checks = FleetChecks { unschedulable_pods_arrive: true, ..converged.checks };
+        let passes = self.with_checks(checks);
+        let problem = passes.problem(&self.demand.groups, self.existing, &converged.model);
+        let fleet = &converged.outcome.fleet;
         if !problem.has_searchable_left_over(fleet)
             || !Simulation::new(&problem).is_displacing(fleet)
         {
             return;
         }
-        let other = passes.run_passes(&answer.model);
-        let left = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
-        let holds = left(&other.fleet) <= left(fleet)
-            && !Simulation::new(&problem).is_displacing(&other.fleet);
+        let roomier = passes.run_passes(&converged.model);
+        let unplaced = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
+        let holds = unplaced(&roomier.fleet) <= unplaced(fleet)
+            && !Simulation::new(&problem).is_displacing(&roomier.fleet);
         if holds {
-            answer.outcome = other;
+            converged.outcome = roomier;
         }
     }
 
@@ -254,13 +246,19 @@ impl Passes<'_> {
     /// fleet places every pod during events, a fleet that places more pods without events is
     /// better.
     pub(super) fn run_with_best_events(&self, model: &PackingModel) -> (SolvedFleet, bool) {
-        let left = |outcome: &SolvedFleet| outcome.fleet.unplaced_by_priority(&self.demand.groups);
+        let unplaced =
+            |outcome: &SolvedFleet| outcome.fleet.unplaced_by_priority(&self.demand.groups);
         let outcome = self.run_passes(model);
         if outcome.fleet.unplaced.is_empty() || !self.has_events() {
             return (outcome, true);
         }
-        let other = Passes { with_events: false, ..*self }.run_passes(model);
-        if left(&other) < left(&outcome) { (other, false) } else { (outcome, true) }
+        let checks = FleetChecks { with_events: false, ..self.checks };
+        let without_events = self.with_checks(checks).run_passes(model);
+        if unplaced(&without_events) < unplaced(&outcome) {
+            (without_events, false)
+        } else {
+            (outcome, true)
+        }
     }
 
     /// Returns true if some nodes may be ready before others, or drained.
@@ -321,15 +319,19 @@ impl Passes<'_> {
             existing,
             daemons: &self.demand.daemons,
         };
-        PackingModel::new(groups, &TopologyAssignment::new(self.field(groups, existing)), supply)
+        PackingModel::new(
+            groups,
+            &TopologyAssignment::new(self.topology_input(groups, existing)),
+            supply,
+        )
     }
 
     /// Returns the input of the topology assignment.
-    pub(super) fn field<'f>(
-        &'f self,
-        groups: &'f [PodGroup],
-        existing: &'f [ExistingNode],
-    ) -> TopologyInput<'f> {
+    pub(super) fn topology_input<'t>(
+        &'t self,
+        groups: &'t [PodGroup],
+        existing: &'t [ExistingNode],
+    ) -> TopologyInput<'t> {
         let namespaces = &self.input.desired.namespaces;
         TopologyInput {
             groups,
@@ -337,7 +339,7 @@ impl Passes<'_> {
             admission: self.admission,
             existing,
             namespaces,
-            failure_domains: self.shares,
+            failure_domains: self.checks.failure_domains,
         }
     }
 
@@ -373,7 +375,7 @@ impl Passes<'_> {
             existing: &[],
             daemons: &self.demand.daemons,
         };
-        let domains = TopologyAssignment::caps_only(self.field(groups, &[]));
+        let domains = TopologyAssignment::caps_only(self.topology_input(groups, &[]));
         let model = PackingModel::new(groups, &domains, supply);
         let placed = |(group, planned): &(usize, u32)| {
             planned.saturating_sub(outcome.fleet.unplaced.get(group).copied().unwrap_or(0))
@@ -421,8 +423,8 @@ impl Passes<'_> {
         let pools = auto_scaling_groups::pool_limits(self.input.desired, self.input.observed);
         // Retiring nodes still count against limits, because they are removed last.
         let new = existing.iter().filter(|node| node.is_planned);
-        let there = self.existing.iter().filter(|node| !node.is_planned);
-        let counted: Vec<ExistingNode> = there.chain(new).cloned().collect();
+        let current = self.existing.iter().filter(|node| !node.is_planned);
+        let counted: Vec<ExistingNode> = current.chain(new).cloned().collect();
         let reservations = self.input.observed.reservations.iter();
         let supply = reservations.map(|(id, reservation)| (id, reservation.available));
         let limits = RemainingLimits::new(&pools, supply, &counted, &columns);
@@ -437,25 +439,22 @@ impl Passes<'_> {
             limits,
             settings: self.input.settings,
             purpose: self.input.purpose,
-            with_events: self.with_events,
-            orders: self.orders,
-            refused_arrive: self.refused_arrive,
-            pace: self.pace_for(existing),
-            shares: self.shares,
+            checks: self.checks,
+            budgets: self.remaining_budgets(existing),
             offering_share: OfferingShare::new(self.input.desired),
             redeployment: None,
         });
-        if self.ignores_nominations { problem.without_nominations() } else { problem }
+        if self.checks.ignores_nominations { problem.without_nominations() } else { problem }
     }
 
     /// Returns the budgets that remain once all nodes other than `existing` are removed.
-    fn pace_for(&self, existing: &[ExistingNode]) -> DisruptionBudgets {
-        if self.pace.is_unbounded() {
-            return self.pace.clone();
+    fn remaining_budgets(&self, existing: &[ExistingNode]) -> DisruptionBudgets {
+        if self.budgets.is_unbounded() {
+            return self.budgets.clone();
         }
-        let there: BTreeSet<&NodeName> = existing.iter().map(|node| &node.name).collect();
+        let retained: BTreeSet<&NodeName> = existing.iter().map(|node| &node.name).collect();
         let names = self.existing.iter().map(|node| &node.name);
-        self.pace.after_removing(names.filter(|name| !there.contains(name)))
+        self.budgets.after_removing(names.filter(|name| !retained.contains(name)))
     }
 
     /// Returns the shortage of the fleet if no nomination is honored.
@@ -507,8 +506,8 @@ impl Passes<'_> {
     /// Returns the groups with their pods running as `fleet` places them.
     fn groups_after(&self, fleet: &VerifiedFleet) -> Vec<PodGroup> {
         let running = |index: usize| -> BTreeMap<NodeName, u32> {
-            let places = fleet.placements.get(&index).into_iter().flatten();
-            places.map(|(place, count)| (node_name(place), *count)).collect()
+            let nodes = fleet.placements.get(&index).into_iter().flatten();
+            nodes.map(|(node, count)| (node_name(node), *count)).collect()
         };
         let groups = self.demand.groups.iter().enumerate();
         groups.map(|(index, group)| PodGroup { running: running(index), ..group.clone() }).collect()
@@ -534,29 +533,31 @@ impl Passes<'_> {
         earlier: &VerifiedFleet,
         later: &VerifiedFleet,
     ) -> VerifiedFleet {
-        let mut later_kept = later.layout.retained.iter().copied();
+        let mut later_retained = later.layout.retained.iter().copied();
         let retained: Vec<bool> = earlier
             .layout
             .retained
             .iter()
-            .map(|retained| *retained && later_kept.next().unwrap_or(false))
+            .map(|retained| *retained && later_retained.next().unwrap_or(false))
             .collect();
-        let (mut offers, mut places) = (Vec::new(), BTreeMap::new());
+        let (mut offers, mut launches) = (Vec::new(), BTreeMap::new());
         for (index, offer) in earlier.offers.iter().enumerate() {
-            if later_kept.next().unwrap_or(false) {
-                places.insert(NodeRef::Existing(node_name(&NodeRef::Launch(index))), offers.len());
+            if later_retained.next().unwrap_or(false) {
+                let planned = NodeRef::Existing(node_name(&NodeRef::Launch(index)));
+                launches.insert(planned, offers.len());
                 offers.push(*offer);
             }
         }
         for (index, offer) in later.offers.iter().enumerate() {
-            places.insert(NodeRef::Launch(index), offers.len());
+            launches.insert(NodeRef::Launch(index), offers.len());
             offers.push(*offer);
         }
-        let moved = |place: &NodeRef| {
-            places.get(place).map_or_else(|| place.clone(), |i| NodeRef::Launch(*i))
+        let translated = |node: &NodeRef| {
+            launches.get(node).map_or_else(|| node.clone(), |index| NodeRef::Launch(*index))
         };
-        let of_group =
-            |on: &BTreeMap<NodeRef, u32>| on.iter().map(|(p, n)| (moved(p), *n)).collect();
+        let of_group = |on: &BTreeMap<NodeRef, u32>| {
+            on.iter().map(|(node, count)| (translated(node), *count)).collect()
+        };
         let placements: Placements =
             later.placements.iter().map(|(group, on)| (*group, of_group(on))).collect();
         // Running pods decide which offers are equal, so columns are looked up again.
@@ -589,8 +590,8 @@ impl Passes<'_> {
 }
 
 /// Returns the name of a planned node while it is treated as existing.
-fn node_name(place: &NodeRef) -> NodeName {
-    match place {
+fn node_name(node: &NodeRef) -> NodeName {
+    match node {
         NodeRef::Existing(name) => name.clone(),
         // Further new nodes are named `launch/…`, and names must differ.
         NodeRef::Launch(index) => format!("planned/{index}").as_str().into(),

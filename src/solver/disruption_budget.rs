@@ -91,11 +91,11 @@ impl DisruptionBudgets {
         desired: &Desired,
         at: Timestamp,
         observed: &Observed,
-        standing: &mut [ExistingNode],
+        existing: &mut [ExistingNode],
         groups: &[PodGroup],
         drifted: &DriftedNodes,
     ) -> Self {
-        for node in standing.iter_mut().filter(|node| drifted.irreplaceable.contains(&node.name)) {
+        for node in existing.iter_mut().filter(|node| drifted.irreplaceable.contains(&node.name)) {
             let by = BlockReason::NoOtherPlace;
             node.disposition = NodeDisposition::Keep(KeepReason::Blocked { by });
         }
@@ -103,24 +103,28 @@ impl DisruptionBudgets {
         if active.is_empty() {
             return Self::default();
         }
-        let begun = standing.iter().filter(|node| has_begun(desired, observed, node));
-        let begun = begun.map(|node| node.name.clone()).collect();
-        Self::from_active(&active, standing, groups, (&begun, drifted.ignore_budgets))
+        let begun = existing
+            .iter()
+            .filter(|node| has_begun(desired, observed, node))
+            .map(|node| node.name.clone())
+            .collect();
+        Self::from_active(&active, existing, groups, &begun, drifted.ignore_budgets)
     }
 
     fn from_active(
         active: &[ActiveBudget],
-        standing: &mut [ExistingNode],
+        existing: &mut [ExistingNode],
         groups: &[PodGroup],
-        (begun, ignore_drifted): (&BTreeSet<NodeName>, bool),
+        begun: &BTreeSet<NodeName>,
+        ignores_drifted: bool,
     ) -> Self {
         let mut left: Vec<usize> = active.iter().map(|budget| budget.most).collect();
         let occupied = occupied_nodes(groups);
         let mut of_node = BTreeMap::new();
         // Budgets limit how many drains begin. A drain that an earlier apply began continues.
-        let (first, rest): (Vec<_>, Vec<_>) =
-            standing.iter_mut().partition(|node| begun.contains(&node.name));
-        for node in first.into_iter().chain(rest) {
+        let (draining, others): (Vec<_>, Vec<_>) =
+            existing.iter_mut().partition(|node| begun.contains(&node.name));
+        for node in draining.into_iter().chain(others) {
             let Some(pool) = &node.pool else { continue };
             let bounds = |reason: &str| -> Vec<usize> {
                 (0..active.len()).filter(|at| active[*at].concerns(pool, reason)).collect()
@@ -131,16 +135,16 @@ impl DisruptionBudgets {
                         for at in bounds(DRIFTED) {
                             left[at] = left[at].saturating_sub(1);
                         }
-                    } else if !ignore_drifted && !consume(&mut left, &bounds(DRIFTED)) {
+                    } else if !ignores_drifted && !consume(&mut left, &bounds(DRIFTED)) {
                         let by = BlockReason::Budget;
                         node.disposition = NodeDisposition::Keep(KeepReason::Blocked { by });
                     }
                 }
                 NodeDisposition::Retire(_) | NodeDisposition::Keep(_) => {}
                 NodeDisposition::Consolidatable | NodeDisposition::RemoveWhenEmpty(_) => {
-                    let runs = occupied.contains(&node.name);
-                    let bounds = bounds(if runs { UNDERUTILIZED } else { EMPTY });
-                    of_node.insert(node.name.clone(), bounds);
+                    let is_occupied = occupied.contains(&node.name);
+                    let reason = if is_occupied { UNDERUTILIZED } else { EMPTY };
+                    of_node.insert(node.name.clone(), bounds(reason));
                 }
             }
         }
@@ -154,15 +158,12 @@ impl DisruptionBudgets {
     }
 
     /// Returns the budgets after the removal of these nodes, which are not drifted.
-    pub(super) fn after_removing<'n>(
-        &self,
-        unavailable: impl Iterator<Item = &'n NodeName>,
-    ) -> Self {
-        let mut rest = self.clone();
-        for name in unavailable {
-            consume(&mut rest.left, self.budgets_of(name));
+    pub(super) fn after_removing<'n>(&self, removed: impl Iterator<Item = &'n NodeName>) -> Self {
+        let mut remaining = self.clone();
+        for name in removed {
+            consume(&mut remaining.left, self.budgets_of(name));
         }
-        rest
+        remaining
     }
 
     /// Returns true if the node may be disrupted.
@@ -171,13 +172,13 @@ impl DisruptionBudgets {
     }
 
     /// Returns the nodes of `set` that may be disrupted together.
-    pub(super) fn allowed_subset(&self, set: Vec<usize>, standing: &[ExistingNode]) -> Vec<usize> {
+    pub(super) fn allowed_subset(&self, set: Vec<usize>, existing: &[ExistingNode]) -> Vec<usize> {
         if self.is_unbounded() {
             return set;
         }
         let mut left = self.left.clone();
         let mut is_allowed =
-            |index: &usize| consume(&mut left, self.budgets_of(&standing[*index].name));
+            |index: &usize| consume(&mut left, self.budgets_of(&existing[*index].name));
         set.into_iter().filter(|index| is_allowed(index)).collect()
     }
 

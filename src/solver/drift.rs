@@ -37,6 +37,9 @@ const CLASS_FIELDS: [&str; 16] = [
     "userData",
 ];
 
+/// Name of all fields of a node class without a digest of their own.
+const OTHER_CLASS_FIELDS: &str = "other fields";
+
 /// Hex digits per field. A change is missed once in four billion, and all digits fit the 256
 /// characters of a tag value.
 const DIGITS: usize = 8;
@@ -74,9 +77,9 @@ fn spec_fields<'a>(
         let digest = class.spec_digests.get(*field);
         (*field, digest.map(ToString::to_string).unwrap_or_default())
     });
-    let others = class.spec_digests.iter().filter(|(key, _)| !CLASS_FIELDS.contains(&&***key));
-    let others: Vec<_> = others.collect();
-    let others = ("other fields", serde_json::json!(others).to_string());
+    let others: Vec<_> =
+        class.spec_digests.iter().filter(|(key, _)| !CLASS_FIELDS.contains(&&***key)).collect();
+    let others = (OTHER_CLASS_FIELDS, serde_json::json!(others).to_string());
     of_pool.into_iter().chain(of_class).chain([others])
 }
 
@@ -100,19 +103,24 @@ pub(super) fn changed_fields(
 ) -> Option<String> {
     let declared = spec_digest(pool, class);
     let (running, declared) = (split_digests(running)?, split_digests(&declared)?);
-    let names = spec_fields(pool, class).map(|(name, _)| name);
-    let pairs = running.zip(declared);
-    let differing = names.zip(pairs).filter(|(name, (running, declared))| {
-        running != declared && !(*name == "amiFamily" && is_implied(running, declared, class))
-    });
-    let names = differing.map(|(name, _)| name).filter(|name| !resolved.contains(name));
-    let names: Vec<&str> = names.collect();
-    let of_class = |name: &&str| CLASS_FIELDS.contains(name) || *name == "other fields";
-    let (class_names, pool_names): (Vec<&str>, Vec<&str>) = names.into_iter().partition(of_class);
-    let class_names = (!class_names.is_empty())
-        .then(|| format!("{} of node class {}", class_names.join(", "), class.name));
-    let said: Vec<String> = pool_names.into_iter().map(str::to_owned).chain(class_names).collect();
-    (!said.is_empty()).then(|| said.join(", "))
+    let (mut pool_fields, mut class_fields) = (Vec::new(), Vec::new());
+    let digests = running.zip(declared);
+    for ((name, _), (running, declared)) in spec_fields(pool, class).zip(digests) {
+        let is_same = running == declared
+            || name == "amiFamily" && is_implied(running, declared, class)
+            || resolved.contains(&name);
+        if is_same {
+            continue;
+        }
+        let is_of_class = CLASS_FIELDS.contains(&name) || name == OTHER_CLASS_FIELDS;
+        let fields = if is_of_class { &mut class_fields } else { &mut pool_fields };
+        fields.push(name.to_owned());
+    }
+    let mut changed = pool_fields;
+    if !class_fields.is_empty() {
+        changed.push(format!("{} of node class {}", class_fields.join(", "), class.name));
+    }
+    (!changed.is_empty()).then(|| changed.join(", "))
 }
 
 /// Returns true if one of two digests of `amiFamily` is that of an absent field, and the other one
@@ -139,8 +147,8 @@ fn split_digests(text: &str) -> Option<impl Iterator<Item = &str>> {
     let (version, digits) = text.split_once(':')?;
     let count = CLASS_FIELDS.len() + 6;
     // Reject texts that were edited by hand.
-    let is_ours = version == VERSION && digits.len() == count * DIGITS && digits.is_ascii();
-    is_ours.then(|| (0..count).filter_map(move |at| digits.get(at * DIGITS..(at + 1) * DIGITS)))
+    let is_readable = version == VERSION && digits.len() == count * DIGITS && digits.is_ascii();
+    is_readable.then(|| (0..count).filter_map(move |at| digits.get(at * DIGITS..(at + 1) * DIGITS)))
 }
 
 /// Returns true for a taint that neither the pool nor the cluster sets. The cluster itself sets
@@ -174,33 +182,38 @@ pub(super) fn manual_changes(
     if instance.tags.get(tag::SPEC).is_none_or(|launched| launched != spec) {
         return Vec::new();
     }
-    let found = |field: String, is: &str, declared: &str| DriftedField {
-        field,
-        is: is.to_owned(),
-        declared: declared.to_owned(),
+    let mut changes = Vec::new();
+    let mut add = |field: String, is: &str, declared: &str| {
+        changes.push(DriftedField { field, is: is.to_owned(), declared: declared.to_owned() });
     };
-    let lost = pool.taints.iter().filter(|taint| !node.taints.contains(taint));
-    let lost = lost.map(|t| found(format!("taint {}", t.key), "absent", &taint_text(t)));
-    let foreign = node.taints.iter().filter(|taint| is_set_by_hand(taint, pool));
-    let foreign = foreign.map(|t| found(format!("taint {}", t.key), &taint_text(t), "none"));
-    let changed = pool.labels.iter().filter_map(|(key, declared)| {
+    for taint in pool.taints.iter().filter(|taint| !node.taints.contains(taint)) {
+        add(format!("taint {}", taint.key), "absent", &taint_text(taint));
+    }
+    for taint in node.taints.iter().filter(|taint| is_set_by_hand(taint, pool)) {
+        add(format!("taint {}", taint.key), &taint_text(taint), "none");
+    }
+    for (key, declared) in &pool.labels {
         let is = node.labels.get(key).map_or("absent", LabelValue::as_str);
-        (is != declared.as_str()).then(|| found(format!("label {key}"), is, declared.as_str()))
-    });
+        if is != declared.as_str() {
+            add(format!("label {key}"), is, declared.as_str());
+        }
+    }
     // Controllers prefix the labels that they set. User data may set any label.
-    let is_foreign = |key: &LabelKey| {
+    let is_set_by_user = |key: &LabelKey| {
         !key.as_str().contains('/')
             && !pool.labels.contains_key(key)
             && !pool.requirements.iter().any(|requirement| requirement.key == *key)
             && !class.spec_digests.contains_key("userData")
     };
-    let added = node.labels.iter().filter(|(key, _)| is_foreign(key));
-    let added = added.map(|(key, is)| found(format!("label {key}"), is.as_str(), "none"));
-    let tags = class.tags.iter().filter_map(|(key, declared)| {
-        let is = instance.tags.get(key).filter(|is| *is != declared)?;
-        Some(found(format!("tag {key}"), is, declared))
-    });
-    lost.chain(foreign).chain(changed).chain(added).chain(tags).collect()
+    for (key, is) in node.labels.iter().filter(|(key, _)| is_set_by_user(key)) {
+        add(format!("label {key}"), is.as_str(), "none");
+    }
+    for (key, declared) in &class.tags {
+        if let Some(is) = instance.tags.get(key).filter(|is| *is != declared) {
+            add(format!("tag {key}"), is, declared);
+        }
+    }
+    changes
 }
 
 #[cfg(test)]
@@ -304,7 +317,7 @@ mod tests {
         changes.into_iter().map(|m| (m.field, m.is, m.declared)).collect()
     }
 
-    fn said(field: &str, is: &str, declared: &str) -> (String, String, String) {
+    fn difference(field: &str, is: &str, declared: &str) -> (String, String, String) {
         (field.to_owned(), is.to_owned(), declared.to_owned())
     }
 
@@ -313,18 +326,18 @@ mod tests {
         assert_eq!(drift_with(&|_, _, _, _| ()), []);
         assert_eq!(
             drift_with(&|_, _, pool, _| pool.taints.push(no_schedule("team", ""))),
-            [said("taint team", "absent", "team=:NoSchedule")]
+            [difference("taint team", "absent", "team=:NoSchedule")]
         );
         assert_eq!(
             drift_with(&|node, _, _, _| node.taints.push(no_schedule("mine", ""))),
-            [said("taint mine", "mine=:NoSchedule", "none")]
+            [difference("taint mine", "mine=:NoSchedule", "none")]
         );
         assert_eq!(
             drift_with(&|_, instance, _, class| {
                 class.tags = [("team".to_owned(), "a".to_owned())].into();
                 instance.tags.insert("team".to_owned(), "b".to_owned());
             }),
-            [said("tag team", "b", "a")]
+            [difference("tag team", "b", "a")]
         );
         assert_eq!(
             drift_with(&|_, instance, _, _| {
@@ -355,11 +368,11 @@ mod tests {
         assert_eq!(
             found,
             [
-                said("taint mine", "mine=:NoSchedule", "none"),
-                said("taint yours", "yours=:NoSchedule", "none"),
-                said("label team", "b", "a"),
-                said("label ops", "x", "none"),
-                said("tag owner", "b", "a"),
+                difference("taint mine", "mine=:NoSchedule", "none"),
+                difference("taint yours", "yours=:NoSchedule", "none"),
+                difference("label team", "b", "a"),
+                difference("label ops", "x", "none"),
+                difference("tag owner", "b", "a"),
             ]
         );
     }
@@ -373,11 +386,11 @@ mod tests {
                 set(node);
                 class.spec_digests = Arc::default();
             }),
-            [said("label ops", "x", "none")]
+            [difference("label ops", "x", "none")]
         );
         assert_eq!(
             drift_with(&|_, _, pool, _| pool.labels.extend([ops.clone()])),
-            [said("label ops", "absent", "x")]
+            [difference("label ops", "absent", "x")]
         );
         assert_eq!(drift_with(&|node, _, _, _| set(node)), [], "the user data may set it");
         assert_eq!(

@@ -138,8 +138,8 @@ mod tests {
             ),
         ];
         for (reason, change, detail) in cases {
-            let (pods, found, said, nearest) = excluded_with(change);
-            assert_eq!((pods, found.as_str(), said.as_str()), (2, reason, detail));
+            let (pods, found, found_detail, nearest) = excluded_with(change);
+            assert_eq!((pods, found.as_str(), found_detail.as_str()), (2, reason, detail));
             assert!(nearest.is_some(), "{reason}: something would help");
         }
     }

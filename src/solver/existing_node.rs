@@ -120,19 +120,19 @@ pub(super) fn existing_nodes(
     observed: &Observed,
     catalog: &Catalog,
     offers: &Offers,
-    circumstances: &DispositionInput,
+    input: &DispositionInput,
 ) -> Vec<ExistingNode> {
-    let survey = ExistingNodeBuilder {
+    let builder = ExistingNodeBuilder {
         observed,
         catalog,
         offers,
-        input: circumstances,
-        overlays: Overlays::from_desired(circumstances.desired),
-        static_pods: static_pods(observed, circumstances),
-        pinned_daemons: pinned_daemons(observed, circumstances.at),
-        pinned_pods: pinned_pods(observed, circumstances.at),
-        groups: AutoScalingGroups::new(circumstances.desired, observed),
-        spec_digests: spec_digests(circumstances.desired),
+        input,
+        overlays: Overlays::from_desired(input.desired),
+        static_pods: static_pods(observed, input),
+        pinned_daemons: pinned_daemons(observed, input.at),
+        pinned_pods: pinned_pods(observed, input.at),
+        groups: AutoScalingGroups::new(input.desired, observed),
+        spec_digests: spec_digests(input.desired),
         unread: unread_by_node(observed),
         untagged: observed.untagged_nodes(),
     };
@@ -141,17 +141,17 @@ pub(super) fn existing_nodes(
     let joining = observed
         .instances
         .values()
-        .filter(|i| i.is_active() && survey.pool_of(i).is_some())
+        .filter(|i| i.is_active() && builder.pool_of(i).is_some())
         .filter(|i| !by_instance.contains_key(&i.id));
     let mut nodes: Vec<ExistingNode> = observed
         .nodes
         .values()
         .filter(|n| !n.is_fargate())
-        .filter_map(|n| survey.node(n))
+        .filter_map(|n| builder.node(n))
         .collect();
-    nodes.extend(joining.filter_map(|instance| survey.expected_node(instance)));
+    nodes.extend(joining.filter_map(|instance| builder.expected_node(instance)));
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
-    survey.groups.apply_bounds(&mut nodes, circumstances.demand);
+    builder.groups.apply_bounds(&mut nodes, input.demand);
     nodes
 }
 
@@ -374,13 +374,10 @@ struct StaticPods {
     shapes: Vec<Arc<PodShape>>,
 }
 
-fn static_pods(
-    observed: &Observed,
-    circumstances: &DispositionInput,
-) -> BTreeMap<NodeName, StaticPods> {
-    let context = ShapeContext::new(circumstances.desired);
+fn static_pods(observed: &Observed, input: &DispositionInput) -> BTreeMap<NodeName, StaticPods> {
+    let context = ShapeContext::new(input.desired);
     let expected = |pod: &Pod, node: &Node| {
-        let daemons = &circumstances.demand.daemons;
+        let daemons = &input.demand.daemons;
         let owner = daemons.iter().find(|d| Some(&d.workload) == pod.owner.as_ref());
         owner.is_some_and(|daemon| admits_daemon(daemon, &node.labels, &node.taints))
     };

@@ -15,7 +15,7 @@ use super::problem::Placements;
 use super::target_fleet::NodeRef;
 use super::topology::{InterPodTerm, TermKind, TopologyInput, is_placeable};
 use crate::demand::PodGroup;
-use crate::model::desired::{DomainShares, FailureDomains};
+use crate::model::desired::{FailureDomains, MaxShares};
 use crate::model::ids::{NodeName, PoolName, WorkloadId, ZoneName};
 use crate::model::reason::{DomainKind, ExceededLimit};
 use crate::model::requirement::key;
@@ -46,18 +46,18 @@ impl<'a> PlacementMap<'a> {
     fn locations(&self, placements: &'a Placements) -> BTreeMap<&'a NodeRef, PoolAndZone<'a>> {
         let by_name: BTreeMap<&NodeName, &ExistingNode> =
             self.existing.iter().map(|node| (&node.name, node)).collect();
-        let places: BTreeSet<&NodeRef> = placements.values().flat_map(BTreeMap::keys).collect();
-        let of = |place: &'a NodeRef| match place {
+        let nodes: BTreeSet<&NodeRef> = placements.values().flat_map(BTreeMap::keys).collect();
+        let location = |node_ref: &'a NodeRef| match node_ref {
             NodeRef::Existing(name) => {
                 let node = by_name.get(name)?;
-                Some((place, (node.pool.as_ref()?, zone_of(&node.labels).map(ZoneName::from))))
+                Some((node_ref, (node.pool.as_ref()?, zone_of(&node.labels).map(ZoneName::from))))
             }
             NodeRef::Launch(index) => {
                 let node = &self.offers[*self.chosen.get(*index)?].node;
-                Some((place, (&node.pool, Some(node.zone.clone()))))
+                Some((node_ref, (&node.pool, Some(node.zone.clone()))))
             }
         };
-        places.into_iter().filter_map(of).collect()
+        nodes.into_iter().filter_map(location).collect()
     }
 }
 
@@ -70,6 +70,15 @@ enum NodeOrZone<'a> {
 
 /// Pod counts by group.
 type PodsByGroup = BTreeMap<usize, u32>;
+
+/// Pods of a group on one node.
+#[derive(Clone)]
+struct PlacedPods<'a> {
+    group: usize,
+    node: &'a NodeRef,
+    zone: Option<ZoneName>,
+    count: u32,
+}
 
 /// One limit and its pods.
 struct LimitedPods<'a> {
@@ -105,11 +114,11 @@ impl<'a> FailureDomainLimits<'a> {
         let mut terms = Vec::new();
         let mut set = from;
         for (pool, limits) in self.0 {
-            let groups = input.groups.iter().enumerate();
-            let may = |(index, group): (usize, &PodGroup)| {
-                (is_placeable(group) && pool_admits(input, pool, index)).then_some(index)
-            };
-            let admitted: Vec<usize> = groups.filter_map(may).collect();
+            let admitted: Vec<usize> = (0..input.groups.len())
+                .filter(|index| {
+                    is_placeable(&input.groups[*index]) && pool_admits(input, pool, *index)
+                })
+                .collect();
             let mut by_workload: BTreeMap<&WorkloadId, Vec<usize>> = BTreeMap::new();
             for group in &admitted {
                 by_workload.entry(&input.groups[*group].workload).or_default().push(*group);
@@ -195,59 +204,74 @@ impl<'a> FailureDomainLimits<'a> {
     where
         'a: 'm,
     {
-        let at = map.locations(placements);
-        let mut of_workload: BTreeMap<&WorkloadId, u32> = BTreeMap::new();
-        for (group, places) in placements {
-            *of_workload.entry(&groups[*group].workload).or_insert(0) +=
-                places.values().sum::<u32>();
+        let locations = map.locations(placements);
+        let mut pods_of_workload: BTreeMap<&WorkloadId, u32> = BTreeMap::new();
+        for (group, nodes) in placements {
+            *pods_of_workload.entry(&groups[*group].workload).or_insert(0) +=
+                nodes.values().sum::<u32>();
         }
-        let mut all = Vec::new();
+        let mut limited = Vec::new();
         for (pool, limits) in self.0 {
-            let here = placements.iter().flat_map(|(group, places)| {
-                places.iter().map(move |(place, count)| (*group, place, *count))
-            });
-            let here = here.filter(|(_, place, _)| at.get(place).is_some_and(|(p, _)| *p == pool));
-            let here: Vec<(usize, &NodeRef, u32)> = here.collect();
-            let zone = |place: &NodeRef| at.get(place).and_then(|(_, zone)| zone.clone());
-            let mut limit =
-                |workload, shares: DomainShares, of: u32, pods: &[(usize, &'m NodeRef, u32)]| {
-                    for (kind, share) in
-                        [(DomainKind::Node, shares.node), (DomainKind::Zone, shares.zone)]
+            let mut in_pool: Vec<PlacedPods> = Vec::new();
+            for (group, nodes) in placements {
+                for (node, count) in nodes {
+                    if let Some((node_pool, zone)) = locations.get(node)
+                        && *node_pool == pool
                     {
-                        let Some(share) = share else { continue };
-                        let mut by_domain: BTreeMap<NodeOrZone, PodsByGroup> = BTreeMap::new();
-                        for (group, place, count) in pods {
-                            let domain = match kind {
-                                DomainKind::Node => Some(NodeOrZone::Node(place)),
-                                DomainKind::Zone => zone(place).map(NodeOrZone::Zone),
-                            };
-                            let Some(domain) = domain else { continue };
-                            *by_domain.entry(domain).or_default().entry(*group).or_insert(0) +=
-                                count;
-                        }
-                        all.push(LimitedPods {
-                            pool,
-                            workload,
-                            kind,
-                            of,
-                            most: max_pods(share, of),
-                            pods: by_domain,
-                        });
+                        let (group, zone, count) = (*group, zone.clone(), *count);
+                        in_pool.push(PlacedPods { group, node, zone, count });
                     }
-                };
-            for (workload, of) in &of_workload {
-                let theirs: Vec<(usize, &NodeRef, u32)> = here
-                    .iter()
-                    .filter(|pod| groups[pod.0].workload == **workload)
-                    .copied()
-                    .collect();
-                if !theirs.is_empty() {
-                    limit(Some(*workload), limits.workload, *of, &theirs);
                 }
             }
-            limit(None, limits.pods, here.iter().map(|pod| pod.2).sum(), &here);
+            for (workload, total) in &pods_of_workload {
+                let pods: Vec<PlacedPods> = in_pool
+                    .iter()
+                    .filter(|pods| groups[pods.group].workload == **workload)
+                    .cloned()
+                    .collect();
+                if !pods.is_empty() {
+                    let shares = limits.workload;
+                    limited.extend(LimitedPods::by_share(
+                        pool,
+                        Some(*workload),
+                        shares,
+                        *total,
+                        &pods,
+                    ));
+                }
+            }
+            let total = in_pool.iter().map(|pods| pods.count).sum();
+            limited.extend(LimitedPods::by_share(pool, None, limits.pods, total, &in_pool));
         }
-        all
+        limited
+    }
+}
+
+impl<'a> LimitedPods<'a> {
+    /// Returns the limits of `shares`, each with its pods. The shares refer to `of` pods.
+    fn by_share(
+        pool: &'a PoolName,
+        workload: Option<&'a WorkloadId>,
+        shares: MaxShares,
+        of: u32,
+        placed: &[PlacedPods<'a>],
+    ) -> Vec<Self> {
+        let mut limited = Vec::new();
+        for (kind, share) in [(DomainKind::Node, shares.node), (DomainKind::Zone, shares.zone)] {
+            let Some(share) = share else { continue };
+            let mut pods: BTreeMap<NodeOrZone, PodsByGroup> = BTreeMap::new();
+            for PlacedPods { group, node, zone, count } in placed {
+                let domain = match kind {
+                    DomainKind::Node => Some(NodeOrZone::Node(node)),
+                    DomainKind::Zone => zone.clone().map(NodeOrZone::Zone),
+                };
+                if let Some(domain) = domain {
+                    *pods.entry(domain).or_default().entry(*group).or_insert(0) += count;
+                }
+            }
+            limited.push(Self { pool, workload, kind, of, most: max_pods(share, of), pods });
+        }
+        limited
     }
 }
 
@@ -274,7 +298,7 @@ fn max_pods(share: u32, of: u32) -> u32 {
 
 /// Returns the topology constraints that approximate `shares`: a maximum per node, and an even
 /// spread over zones.
-fn term_kinds(shares: DomainShares, pods: u32) -> Vec<(&'static str, TermKind)> {
+fn term_kinds(shares: MaxShares, pods: u32) -> Vec<(&'static str, TermKind)> {
     let spread = |max_skew| TermKind::Spread {
         max_skew,
         min_domains: 1,
@@ -301,11 +325,11 @@ fn staying_pods(staying: &Placements, group: usize, domain: &NodeOrZone, map: Pl
         let node = map.existing.iter().find(|node| node.name == *name);
         node.and_then(|node| zone_of(&node.labels)).is_some_and(|of| of == zone.as_str())
     };
-    let is_there = |place: &NodeRef| match (domain, place) {
-        (NodeOrZone::Node(domain), place) => *domain == place,
+    let is_there = |node_ref: &NodeRef| match (domain, node_ref) {
+        (NodeOrZone::Node(domain), node_ref) => *domain == node_ref,
         (NodeOrZone::Zone(zone), NodeRef::Existing(name)) => in_zone(name, zone),
         (NodeOrZone::Zone(_), NodeRef::Launch(_)) => false,
     };
     let places = staying.get(&group).into_iter().flatten();
-    places.filter(|(place, _)| is_there(place)).map(|(_, count)| *count).sum()
+    places.filter(|(node_ref, _)| is_there(node_ref)).map(|(_, count)| *count).sum()
 }

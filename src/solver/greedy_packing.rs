@@ -139,6 +139,11 @@ impl WeightTier<'_> {
         self.work.set(self.work.get().saturating_add(rules).saturating_add(1));
     }
 
+    /// Returns those offer classes of which the limits allow another node.
+    fn allowed<'c>(&'c self, candidates: &'c [usize]) -> impl Iterator<Item = usize> + 'c {
+        candidates.iter().copied().filter(|class| self.limits.allows(*class))
+    }
+
     fn run(&mut self, packing: &mut Packing) {
         let mut left = std::mem::take(&mut packing.left);
         let undominated = std::mem::take(&mut self.undominated);
@@ -223,8 +228,7 @@ impl WeightTier<'_> {
     /// Every candidate is filled by value, which is quick. The best few are filled by shape as
     /// well.
     fn best_next(&self, candidates: &[usize], left: &[u32]) -> Option<OpenedNode> {
-        let open = |c: &&usize| self.limits.allows(**c);
-        let filled = candidates.iter().filter(open).map(|c| self.fill_by_value(*c, left));
+        let filled = self.allowed(candidates).map(|class| self.fill_by_value(class, left));
         let mut filled: Vec<OpenedNode> = filled.filter(|node| !node.pods.is_empty()).collect();
         let cost = |node: &OpenedNode| self.model.effective_cost(node.offer_class, &node.pods);
         let better = |a: &OpenedNode, b: &OpenedNode| {
@@ -316,9 +320,8 @@ impl WeightTier<'_> {
         let wanted = self.placeable(candidates, left);
         let pods: BTreeMap<usize, u32> =
             wanted.iter().copied().enumerate().filter(|(_, n)| *n > 0).collect();
-        let open = |c: &&usize| self.limits.allows(**c);
         let all = PodSet::new(self.model, &pods);
-        let mut able = candidates.iter().copied().filter(|c| open(&c) && self.holds(*c, &all));
+        let mut able = self.allowed(candidates).filter(|class| self.holds(*class, &all));
         let offer_class = if self.model.has_preferences {
             able.min_by_key(|c| (self.model.effective_cost(*c, &pods), *c))?
         } else {
@@ -345,12 +348,11 @@ impl WeightTier<'_> {
         if work > self.ahead.0 || self.work.get() > LOOK_AHEAD_WORK_MAX {
             return None;
         }
-        let open = |c: &&usize| self.limits.allows(**c);
-        let ends = candidates.iter().filter(open).filter_map(|c| {
-            let next = self.best_fill(*c, left)?;
+        let ends = self.allowed(candidates).filter_map(|class| {
+            let next = self.best_fill(class, left)?;
             let mut rest = left.to_vec();
             let mut limits = self.limits.clone();
-            limits.add_node(*c);
+            limits.add_node(class);
             next.pods.iter().for_each(|(class, count)| rest[*class] -= count);
             let (model, all, ahead, work) = (self.model, self.all.clone(), self.ahead, self.work);
             let undominated = Vec::new();

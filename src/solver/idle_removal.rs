@@ -43,8 +43,8 @@ impl Strategy for IdleRemoval {
 /// Returns the new nodes that hold no pod.
 fn idle_nodes(fleet: &VerifiedFleet) -> Vec<usize> {
     let is_idle = |node: &usize| {
-        let place = NodeRef::Launch(*node);
-        !fleet.placements.values().any(|places| places.get(&place).is_some_and(|n| *n > 0))
+        let node_ref = NodeRef::Launch(*node);
+        !fleet.placements.values().any(|nodes| nodes.get(&node_ref).is_some_and(|n| *n > 0))
     };
     (0..fleet.offers.len()).filter(is_idle).collect()
 }
@@ -74,13 +74,14 @@ fn without_nodes(
     let mut numbers = vec![None; fleet.offers.len()];
     let stay = (0..fleet.offers.len()).filter(|index| !nodes.contains(index));
     stay.enumerate().for_each(|(number, index)| numbers[index] = Some(number));
-    let renumbered = |place: &NodeRef| match place {
-        NodeRef::Existing(_) => Some(place.clone()),
+    let renumbered = |node_ref: &NodeRef| match node_ref {
+        NodeRef::Existing(_) => Some(node_ref.clone()),
         NodeRef::Launch(index) => numbers[*index].map(NodeRef::Launch),
     };
-    let placements = fleet.placements.iter().map(|(group, places)| {
-        let places = places.iter().filter_map(|(place, pods)| Some((renumbered(place)?, *pods)));
-        (*group, places.collect())
+    let placements = fleet.placements.iter().map(|(group, nodes)| {
+        let nodes =
+            nodes.iter().filter_map(|(node_ref, pods)| Some((renumbered(node_ref)?, *pods)));
+        (*group, nodes.collect())
     });
     let offers = fleet.offers.iter().enumerate();
     let offers = offers.filter(|(index, _)| numbers[*index].is_some()).map(|(_, o)| *o).collect();

@@ -115,47 +115,47 @@ impl Strategy for Readmission {
 /// leave more pods than necessary.
 fn readmit_pods(
     simulation: &Simulation,
-    mut settled: VerifiedFleet,
+    mut verified: VerifiedFleet,
     work: &mut WorkBudget,
 ) -> VerifiedFleet {
     let problem = simulation.problem;
-    if problem.is_too_large(&settled) {
-        return settled;
+    if problem.is_too_large(&verified) {
+        return verified;
     }
-    let mut leftover = problem.leftover_groups(&settled);
+    let mut leftover = problem.leftover_groups(&verified);
     leftover.sort_by_key(|group| (Reverse(problem.groups[*group].shape.priority), *group));
     for group in leftover.into_iter().take(READMITTED_GROUPS_MAX) {
-        let mut more = settled.unplaced.get(&group).copied().unwrap_or(0);
+        let mut more = verified.unplaced.get(&group).copied().unwrap_or(0);
         while more > 0 {
-            let mut unplaced = settled.unplaced.clone();
+            let mut unplaced = verified.unplaced.clone();
             let left = unplaced.entry(group).or_insert(0);
             if *left >= more {
                 *left -= more;
                 unplaced.retain(|_, pods| *pods > 0);
-                let layout = pin_offers(&settled);
+                let layout = pin_offers(&verified);
                 if let Some(better) = simulation.simulate_excluding(&layout, unplaced, work) {
-                    settled = VerifiedFleet { packed_price: settled.packed_price, ..better };
+                    verified = VerifiedFleet { packed_price: verified.packed_price, ..better };
                     continue;
                 }
             }
             more /= 2;
         }
     }
-    settled
+    verified
 }
 
 impl Problem<'_> {
     /// Returns true if some node could hold an unschedulable pod, and the fleet is small enough for
     /// another search.
-    pub(super) fn has_searchable_left_over(&self, settled: &VerifiedFleet) -> bool {
+    pub(super) fn has_searchable_left_over(&self, verified: &VerifiedFleet) -> bool {
         is_simulated(self.groups)
-            && !self.leftover_groups(settled).is_empty()
-            && !self.is_too_large(settled)
+            && !self.leftover_groups(verified).is_empty()
+            && !self.is_too_large(verified)
     }
 
     /// Returns the groups with unschedulable pods that some node could hold.
-    fn leftover_groups(&self, settled: &VerifiedFleet) -> Vec<usize> {
-        let left = settled.unplaced.iter().filter(|(_, pods)| **pods > 0);
+    fn leftover_groups(&self, verified: &VerifiedFleet) -> Vec<usize> {
+        let left = verified.unplaced.iter().filter(|(_, pods)| **pods > 0);
         left.map(|(group, _)| *group).filter(|group| self.is_placeable_somewhere(*group)).collect()
     }
 
@@ -179,9 +179,9 @@ impl Problem<'_> {
             && self.groups[group].shape.requests.fits(&self.offers[offer].room)
     }
 
-    fn is_too_large(&self, settled: &VerifiedFleet) -> bool {
-        let retained = settled.layout.retained.iter().filter(|retained| **retained).count();
-        let nodes = u64::try_from(retained + settled.offers.len()).unwrap_or(u64::MAX);
+    fn is_too_large(&self, verified: &VerifiedFleet) -> bool {
+        let retained = verified.layout.retained.iter().filter(|retained| **retained).count();
+        let nodes = u64::try_from(retained + verified.offers.len()).unwrap_or(u64::MAX);
         planned_pods(self.groups).saturating_mul(nodes).saturating_mul(8) > WORK_MAX
     }
 
@@ -246,7 +246,7 @@ struct LocalSearch<'s, 'a> {
 
 impl<'s, 'a> LocalSearch<'s, 'a> {
     /// Returns a new search, or `None` if it cannot improve the fleet.
-    fn new(simulation: &'s mut Simulation<'a>, settled: &VerifiedFleet) -> Option<Self> {
+    fn new(simulation: &'s mut Simulation<'a>, verified: &VerifiedFleet) -> Option<Self> {
         let problem = simulation.problem;
         // In later passes the new nodes are existing nodes, and a repeated search would find
         // nothing new. Nodes of pools with a static size exist from the first pass on and always
@@ -255,8 +255,8 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
             .existing
             .iter()
             .all(|node| !node.is_planned || node.disposition != NodeDisposition::Consolidatable);
-        let leftover = problem.leftover_groups(settled);
-        if !is_first || leftover.is_empty() || problem.is_too_large(settled) {
+        let leftover = problem.leftover_groups(verified);
+        if !is_first || leftover.is_empty() || problem.is_too_large(verified) {
             return None;
         }
         Some(Self {
@@ -267,7 +267,7 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
             visited: BTreeSet::new(),
             frontier: BTreeMap::new(),
             retained_layouts: BTreeMap::new(),
-            leftover_before: leftover_pods(settled),
+            leftover_before: leftover_pods(verified),
         })
     }
 
@@ -279,8 +279,8 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
 
     /// Adds nodes one by one while each reduces the unschedulable pods. This also improves the
     /// result of a search that reached its limit.
-    fn hill_climb(&mut self, settled: VerifiedFleet) -> VerifiedFleet {
-        let mut best = settled;
+    fn hill_climb(&mut self, verified: VerifiedFleet) -> VerifiedFleet {
+        let mut best = verified;
         for _ in 0..CLIMBS_MAX {
             if best.unplaced.is_empty() {
                 break;
@@ -291,11 +291,11 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
             for candidate in self.candidates.clone() {
                 let next = fleet.with_offers(with_added(&fleet.offers, candidate, 1));
                 let Some(layout) = self.layout(&next) else { continue };
-                let settled = self.no_worse_than(&layout, &best);
-                if !self.is_justified(&settled) {
+                let verified = self.no_worse_than(&layout, &best);
+                if !self.is_justified(&verified) {
                     continue;
                 }
-                trials.insert(self.rank(&settled, 0, next), settled);
+                trials.insert(self.rank(&verified, 0, next), verified);
             }
             match trials.pop_first() {
                 Some((rank, better)) if rank.unschedulable < left => best = better,
@@ -326,12 +326,12 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
     }
 
     /// Expands the best fleet until no pod is unschedulable or the limits are reached.
-    fn run(&mut self, settled: VerifiedFleet) -> VerifiedFleet {
-        let start = FleetCandidate::from_verified(&settled);
+    fn run(&mut self, verified: VerifiedFleet) -> VerifiedFleet {
+        let start = FleetCandidate::from_verified(&verified);
         self.visited.insert(start.clone());
-        let mut best_rank = self.rank(&settled, 0, start);
-        let mut best = settled.clone();
-        self.frontier.insert(best_rank.clone(), settled);
+        let mut best_rank = self.rank(&verified, 0, start);
+        let mut best = verified.clone();
+        self.frontier.insert(best_rank.clone(), verified);
         while let Some((rank, _)) = self.frontier.pop_first() {
             let FleetRank { edits, fleet, .. } = rank;
             for next in self.neighbors(&fleet) {
@@ -342,15 +342,15 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
                     continue;
                 }
                 let Some(layout) = self.layout(&next) else { continue };
-                let settled = self.simulation.exclude_until_passed(&layout, &mut self.work);
-                let rank = self.rank(&settled, edits + 1, next);
-                if rank < best_rank && self.is_justified(&settled) {
-                    (best_rank, best) = (rank.clone(), settled.clone());
-                    if settled.unplaced.is_empty() {
+                let verified = self.simulation.exclude_until_passed(&layout, &mut self.work);
+                let rank = self.rank(&verified, edits + 1, next);
+                if rank < best_rank && self.is_justified(&verified) {
+                    (best_rank, best) = (rank.clone(), verified.clone());
+                    if verified.unplaced.is_empty() {
                         return best;
                     }
                 }
-                self.frontier.insert(rank, settled);
+                self.frontier.insert(rank, verified);
             }
         }
         best
@@ -358,21 +358,21 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
 
     /// Returns true if the idle new nodes do not outnumber the newly placed pods. Otherwise pods
     /// are only placed because the scheduler is likely to put others elsewhere.
-    fn is_justified(&self, settled: &VerifiedFleet) -> bool {
-        let opened = settled.layout.packing.opened.iter();
+    fn is_justified(&self, verified: &VerifiedFleet) -> bool {
+        let opened = verified.layout.packing.opened.iter();
         let idle = opened.filter(|node| node.pods.is_empty()).count();
-        let placed = self.leftover_before.saturating_sub(leftover_pods(settled));
+        let placed = self.leftover_before.saturating_sub(leftover_pods(verified));
         usize::try_from(placed).is_ok_and(|placed| idle <= placed)
     }
 
-    fn rank(&self, settled: &VerifiedFleet, edits: usize, fleet: FleetCandidate) -> FleetRank {
+    fn rank(&self, verified: &VerifiedFleet, edits: usize, fleet: FleetCandidate) -> FleetRank {
         let weight = |offer: &usize| self.problem.offers[*offer].weight;
         let most = self.candidates.iter().map(weight).max().unwrap_or(0);
         FleetRank {
-            unschedulable: settled.unplaced_by_priority(self.problem.groups),
+            unschedulable: verified.unplaced_by_priority(self.problem.groups),
             lighter_nodes: fleet.offers.iter().filter(|offer| weight(offer) < most).count(),
             edits,
-            price: settled.layout.price.0,
+            price: verified.layout.price.0,
             fleet,
         }
     }
@@ -444,8 +444,8 @@ impl FleetCandidate {
     }
 }
 
-fn leftover_pods(settled: &VerifiedFleet) -> u32 {
-    settled.unplaced.values().sum()
+fn leftover_pods(verified: &VerifiedFleet) -> u32 {
+    verified.unplaced.values().sum()
 }
 
 /// Returns `offers` with `copies` further nodes of an offer.

@@ -121,11 +121,11 @@ impl ExistingNodeBuilder<'_> {
         pool: Option<&PoolName>,
     ) -> NodeDisposition {
         let blocked = |by| NodeDisposition::Keep(KeepReason::Blocked { by });
-        let circumstances = self.input;
-        if circumstances.untouched.contains(&node.name) {
+        let input = self.input;
+        if input.untouched.contains(&node.name) {
             return blocked(BlockReason::NotTargeted);
         }
-        if let Some(what) = &circumstances.frozen {
+        if let Some(what) = &input.frozen {
             return blocked(BlockReason::Unknown { what: what.clone() });
         }
         if let Some(UnreadObject { object, reason, .. }) = self.unread.get(&node.name) {
@@ -134,10 +134,10 @@ impl ExistingNodeBuilder<'_> {
         if !node.ready {
             return blocked(BlockReason::NotReady);
         }
-        let declared = pool.and_then(|name| circumstances.desired.pools.get(name));
+        let declared = pool.and_then(|name| input.desired.pools.get(name));
         // A drain that a user asks for does not end by force, nor one of a node that another client
         // cordoned.
-        let is_requested = circumstances.replace.contains(&node.name);
+        let is_requested = input.replace.contains(&node.name);
         let is_cordoned = node.unschedulable && node.cordon_reason() != Some(CordonReason::Drain);
         let may_end_by_force = !is_requested && !is_cordoned;
         let ends_by_force = declared.filter(|_| may_end_by_force).is_some_and(|pool| {
@@ -148,7 +148,7 @@ impl ExistingNodeBuilder<'_> {
             return blocked(by);
         }
         let Some(pool) = declared else {
-            return match undeclared_pool_doubt(circumstances) {
+            return match undeclared_pool_doubt(input) {
                 Some(what) => blocked(BlockReason::Unknown { what }),
                 None => NodeDisposition::Retire(RetireReason::PoolRemoved),
             };
@@ -163,7 +163,7 @@ impl ExistingNodeBuilder<'_> {
             // Expired nodes are retired regardless of budgets, as in Karpenter.
             if matches!(reason, RetireReason::Drifted { .. })
                 && !(ends_by_force && node.grace_period_began_at().is_some())
-                && disruption_blockers::is_disruption_blocked(pool, "Drifted", circumstances.at)
+                && disruption_blockers::is_disruption_blocked(pool, "Drifted", input.at)
             {
                 return blocked(BlockReason::Budget);
             }
@@ -256,13 +256,10 @@ impl ExistingNodeBuilder<'_> {
             if (group.shape.do_not_disrupt || asks) && !ends_by_force {
                 return Some(BlockReason::PinnedPod { workload });
             }
-            let circumstances = self.input;
-            let groups = &circumstances.demand.groups;
-            let budget = disruption_blockers::blocking_disruption_budget(
-                circumstances.desired,
-                groups,
-                group,
-            );
+            let input = self.input;
+            let groups = &input.demand.groups;
+            let budget =
+                disruption_blockers::blocking_disruption_budget(input.desired, groups, group);
             if let Some(budget) = budget.filter(|_| !ends_by_force) {
                 let budget = format!("{}/{}", budget.namespace, budget.name);
                 return Some(BlockReason::ProtectedPod { workload, budget });
@@ -349,9 +346,9 @@ pub(super) fn pinned_daemons(observed: &Observed, at: Timestamp) -> BTreeMap<Nod
 }
 
 /// Returns why an undeclared pool may still be in use: an unread source may declare it.
-fn undeclared_pool_doubt(circumstances: &DispositionInput<'_>) -> Option<String> {
-    let source = circumstances.demand.unresolved.first()?;
-    (circumstances.desired.unresolved_policy != UnresolvedPolicy::Ignore)
+fn undeclared_pool_doubt(input: &DispositionInput<'_>) -> Option<String> {
+    let source = input.demand.unresolved.first()?;
+    (input.desired.unresolved_policy != UnresolvedPolicy::Ignore)
         .then(|| format!("{} was not read, and may declare the pool of the node", source.object))
 }
 

@@ -271,8 +271,8 @@ impl Offers {
 fn preference_key(offer: &Offer) -> impl Ord + '_ {
     let node = &offer.node;
     let preference = std::cmp::Reverse(node.capacity_type);
-    let what = (&node.instance_type, &node.pool, &node.zone, &node.labels);
-    (node.price, preference, what, &node.reservation)
+    let identity = (&node.instance_type, &node.pool, &node.zone, &node.labels);
+    (node.price, preference, identity, &node.reservation)
 }
 
 /// Returns the requirements of a pool, including its labels.

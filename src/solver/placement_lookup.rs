@@ -31,28 +31,29 @@ impl Problem<'_> {
         let mut free = self.class_slots(layout);
         let mut placements = Placements::new();
         for (class, slots) in self.model.classes.iter().zip(&mut free) {
-            let without = |group: &usize| unplaced.get(group).copied().unwrap_or(0);
-            let wanted = |(group, n): &(usize, u32)| (*group, n.saturating_sub(without(group)));
-            let mut wanted: Vec<(usize, u32)> = class.group_counts.iter().map(wanted).collect();
+            let mut wanted = class.group_counts.clone();
+            for (group, count) in &mut wanted {
+                *count = count.saturating_sub(unplaced.get(group).copied().unwrap_or(0));
+            }
             // Running pods stay where they are; the others take any slot.
             for (group, wanted) in &mut wanted {
                 let running = &self.groups[*group].running;
-                let here = |place: &NodeRef| match place {
+                let here = |node_ref: &NodeRef| match node_ref {
                     NodeRef::Existing(name) => running.get(name).copied().unwrap_or(0),
                     NodeRef::Launch(_) => 0,
                 };
                 if !running.is_empty() {
-                    let places = placements.entry(*group).or_default();
-                    for (place, room) in slots.iter_mut() {
-                        assign(places, place, wanted, room, here(place));
+                    let nodes = placements.entry(*group).or_default();
+                    for (node_ref, room) in slots.iter_mut() {
+                        assign(nodes, node_ref, wanted, room, here(node_ref));
                     }
                 }
             }
             let mut slots = slots.iter_mut().peekable();
             for (group, wanted) in &mut wanted {
-                let places = placements.entry(*group).or_default();
-                while let Some((place, room)) = slots.peek_mut().filter(|_| *wanted > 0) {
-                    assign(places, place, wanted, room, u32::MAX);
+                let nodes = placements.entry(*group).or_default();
+                while let Some((node_ref, room)) = slots.peek_mut().filter(|_| *wanted > 0) {
+                    assign(nodes, node_ref, wanted, room, u32::MAX);
                     if *room == 0 {
                         slots.next();
                     }
@@ -81,15 +82,15 @@ impl Problem<'_> {
 
 /// Assigns as many pods to a node as are wanted, fit the slot, and `most` allows.
 fn assign(
-    places: &mut BTreeMap<NodeRef, u32>,
-    place: &NodeRef,
+    nodes: &mut BTreeMap<NodeRef, u32>,
+    node_ref: &NodeRef,
     wanted: &mut u32,
     room: &mut u32,
     most: u32,
 ) {
     let count = (*wanted).min(*room).min(most);
     if count > 0 {
-        *places.entry(place.clone()).or_insert(0) += count;
+        *nodes.entry(node_ref.clone()).or_insert(0) += count;
         *room -= count;
         *wanted -= count;
     }

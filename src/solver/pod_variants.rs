@@ -42,10 +42,10 @@ impl SplitDemand {
         of_parts: BTreeMap<usize, BTreeMap<NodeRef, u32>>,
     ) -> BTreeMap<usize, BTreeMap<NodeRef, u32>> {
         let mut placements: BTreeMap<usize, BTreeMap<NodeRef, u32>> = BTreeMap::new();
-        for (part, places) in of_parts {
+        for (part, nodes) in of_parts {
             let all = placements.entry(self.group_of[part]).or_default();
-            for (place, count) in places {
-                *all.entry(place).or_insert(0) += count;
+            for (node_ref, count) in nodes {
+                *all.entry(node_ref).or_insert(0) += count;
             }
         }
         placements

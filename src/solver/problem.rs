@@ -25,11 +25,39 @@ use super::surplus_pods::SurplusPods;
 use super::target_fleet::NodeRef;
 use super::{Purpose, Settings};
 use crate::demand::{Daemon, PodGroup};
-use crate::model::desired::WorstCase;
-use crate::model::ids::{Labels, Namespace, NodeName, ZoneName};
+use crate::model::desired::{FailureDomains, WorstCase};
+use crate::model::ids::{Labels, Namespace, NodeName, PoolName, ZoneName};
 use crate::model::units::MicroUsd;
 
-/// What a fleet has to satisfy.
+/// What a fleet is checked for before it is accepted.
+#[derive(Clone, Copy)]
+pub(super) struct FleetChecks<'a> {
+    /// Failure-domain limits.
+    pub failure_domains: FailureDomainLimits<'a>,
+    /// True if simulated runs include staggered node readiness and drains.
+    pub with_events: bool,
+    /// Orders of arrival that place all pods.
+    pub orders: CoveredOrders,
+    /// True if unschedulable pods arrive as well and must not take the room of others.
+    pub unschedulable_pods_arrive: bool,
+    /// True if the fleet is searched as if no pod were nominated.
+    pub ignores_nominations: bool,
+}
+
+impl<'a> FleetChecks<'a> {
+    /// Returns the checks of a fleet in every order, with nominations.
+    pub(super) fn all(limits: &'a BTreeMap<PoolName, FailureDomains>) -> Self {
+        Self {
+            failure_domains: FailureDomainLimits::new(limits),
+            with_events: true,
+            orders: CoveredOrders::All,
+            unschedulable_pods_arrive: false,
+            ignores_nominations: false,
+        }
+    }
+}
+
+/// The parts of a problem.
 pub(super) struct ProblemInput<'a> {
     pub model: &'a PackingModel,
     pub groups: &'a [PodGroup],
@@ -42,16 +70,10 @@ pub(super) struct ProblemInput<'a> {
     pub settings: Settings,
     /// Purpose of the fleet.
     pub purpose: Purpose,
-    /// True if runs include staggered node readiness and drains.
-    pub with_events: bool,
-    /// Orders of arrival that place all pods.
-    pub orders: CoveredOrders,
-    /// True if unschedulable pods arrive as well and must not take the room of others.
-    pub refused_arrive: bool,
+    /// What a fleet is checked for.
+    pub checks: FleetChecks<'a>,
     /// Disruption budgets of the pools.
-    pub pace: DisruptionBudgets,
-    /// Failure-domain limits.
-    pub shares: FailureDomainLimits<'a>,
+    pub budgets: DisruptionBudgets,
     /// Maximum share of Spot nodes in one offering.
     pub offering_share: OfferingShare<'a>,
     /// Check of changes that move pods; `None` if they are not checked.
@@ -133,7 +155,7 @@ impl<'a> Problem<'a> {
         let ends_pods = |class: usize| {
             running(class).fold(0, u32::saturating_add) > model.classes[class].planned
         };
-        let is_limited = !input.shares.is_empty();
+        let is_limited = !input.checks.failure_domains.is_empty();
         let caps_ended_pods =
             (0..model.classes.len()).map(|class| is_limited && ends_pods(class)).collect();
         let on = |(name, count): (&NodeName, &u32)| Some((*by_name.get(name)?, *count));
@@ -181,9 +203,9 @@ impl<'a> Problem<'a> {
         layout.pods_on.iter_mut().for_each(BTreeMap::clear);
         layout.packing.opened.iter_mut().for_each(|node| node.pods.clear());
         for (group, places) in placements {
-            for (place, count) in places {
-                let Some(class) = self.class_at(*group, place, offers) else { continue };
-                let on = match place {
+            for (node_ref, count) in places {
+                let Some(class) = self.class_at(*group, node_ref, offers) else { continue };
+                let on = match node_ref {
                     NodeRef::Existing(name) => &mut layout.pods_on[self.index_of(name)],
                     NodeRef::Launch(node) => &mut layout.packing.opened[*node].pods,
                 };
@@ -201,10 +223,11 @@ impl<'a> Problem<'a> {
     /// Records the pods of `placements` that stay on their nodes.
     pub(super) fn record_staying(&self, layout: &mut Layout, placements: &Placements) {
         for (group, places) in placements {
-            for (place, count) in places {
-                let NodeRef::Existing(name) = place else { continue };
+            for (node_ref, count) in places {
+                let NodeRef::Existing(name) = node_ref else { continue };
                 let running = self.groups[*group].running.get(name).copied().unwrap_or(0);
-                let (Some(class), stay) = (self.class_at(*group, place, &[]), running.min(*count))
+                let (Some(class), stay) =
+                    (self.class_at(*group, node_ref, &[]), running.min(*count))
                 else {
                     continue;
                 };
@@ -221,10 +244,10 @@ impl<'a> Problem<'a> {
     pub(super) fn class_at(
         &self,
         group: usize,
-        place: &NodeRef,
+        node_ref: &NodeRef,
         offers: &[usize],
     ) -> Option<usize> {
-        let labels = match place {
+        let labels = match node_ref {
             NodeRef::Existing(name) => &self.existing[self.index_of(name)].labels,
             NodeRef::Launch(node) => &self.offers[offers[*node]].node.labels,
         };

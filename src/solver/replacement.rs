@@ -93,8 +93,8 @@ impl ReplacementInput<'_> {
         let names: Vec<&NodeName> = nodes.iter().map(|node| &self.existing[*node].name).collect();
         let of_group = |(index, group): (usize, &PodGroup)| -> u32 {
             let here: u32 = names.iter().filter_map(|name| group.running.get(*name)).sum();
-            let places = self.placements.get(&index).into_iter().flatten();
-            let stays = places.map(|(place, count)| match place {
+            let nodes = self.placements.get(&index).into_iter().flatten();
+            let stays = nodes.map(|(node_ref, count)| match node_ref {
                 NodeRef::Existing(name) => {
                     group.running.get(name).copied().unwrap_or(0).min(*count)
                 }
@@ -116,10 +116,10 @@ impl ReplacementInput<'_> {
     }
 
     fn launches_for(&self, group: usize) -> impl Iterator<Item = usize> {
-        let places = self.placements.get(&group).into_iter().flat_map(BTreeMap::keys);
+        let nodes = self.placements.get(&group).into_iter().flat_map(BTreeMap::keys);
         // Pools with a static size launch nodes regardless of pods, so their launches replace
         // nothing.
-        places.filter_map(|place| match place {
+        nodes.filter_map(|node_ref| match node_ref {
             NodeRef::Launch(index) => Some(*index).filter(|i| !self.launches[*i].is_fixed()),
             NodeRef::Existing(_) => None,
         })

@@ -85,7 +85,7 @@ pub(super) fn search_few_shapes(repair: &mut Repair, layout: &Layout) -> Option<
         search.try_partners();
         search.try_substitutions();
     }
-    search.best.map(|(_, settled)| settled)
+    search.best.map(|(_, fleet)| fleet)
 }
 
 impl ShapeSearch<'_, '_, '_> {
@@ -117,8 +117,8 @@ impl ShapeSearch<'_, '_, '_> {
             return TrialOutcome::Rejected;
         }
         match self.repair.simulate(&trial) {
-            SimulationOutcome::Passed(settled) => {
-                self.best = Some((counts.clone(), settled));
+            SimulationOutcome::Passed(fleet) => {
+                self.best = Some((counts.clone(), fleet));
                 TrialOutcome::Fits
             }
             SimulationOutcome::LeftOver(left) => TrialOutcome::LeavesPods(left),

@@ -44,7 +44,7 @@ impl<'a> Simulation<'a> {
     /// Returns the runs that a fleet must pass.
     fn required_runs(&self, state: &SimState) -> Vec<SchedulingRun> {
         let mut runs = self.all_runs(state, &self.added_runs);
-        runs.retain(|run| self.problem.orders.covers(run));
+        runs.retain(|run| self.problem.checks.orders.covers(run));
         runs
     }
 
@@ -89,9 +89,9 @@ impl<'a> Simulation<'a> {
             let missing = self.missing_by_class(&state, last, &last.left_over);
             return SimulationOutcome::LeftOver(missing);
         }
-        if !self.problem.shares.is_empty() {
+        if !self.problem.checks.failure_domains.is_empty() {
             for (index, result) in results.iter().enumerate() {
-                let too_many = self.pods_over_share(&state, result);
+                let too_many = self.pods_over_limits(&state, result);
                 if !too_many.is_empty() {
                     self.last_failed_run = order[index];
                     let missing = self.missing_by_class(&state, result, &too_many);
@@ -115,7 +115,7 @@ impl<'a> Simulation<'a> {
         input: SimInput,
         work: &mut WorkBudget,
     ) -> Option<Vec<u32>> {
-        if !self.problem.refused_arrive || input.excluded.is_empty() {
+        if !self.problem.checks.unschedulable_pods_arrive || input.excluded.is_empty() {
             return None;
         }
         let none_excluded = BTreeMap::new();
@@ -131,14 +131,19 @@ impl<'a> Simulation<'a> {
     }
 
     /// Returns the number of pods above the failure-domain limits after a run, by group.
-    fn pods_over_share(&self, state: &SimState, result: &RunResult) -> BTreeMap<usize, u32> {
+    fn pods_over_limits(&self, state: &SimState, result: &RunResult) -> BTreeMap<usize, u32> {
         let map = PlacementMap {
             existing: self.problem.existing,
             offers: self.problem.offers,
             chosen: &state.offers,
         };
         let placements = state.placements(result);
-        self.problem.shares.excess_pods(&placements, &state.staying, self.problem.groups, map)
+        self.problem.checks.failure_domains.excess_pods(
+            &placements,
+            &state.staying,
+            self.problem.groups,
+            map,
+        )
     }
 
     /// Returns the maximum number of pods that a run leaves unscheduled.
@@ -257,8 +262,8 @@ impl<'a> Simulation<'a> {
         for (group, count) in left {
             let mut count = *count;
             let mut placed: BTreeMap<usize, u32> = BTreeMap::new();
-            for (place, pods) in placements.get(group).into_iter().flatten() {
-                if let Some(class) = self.problem.class_at(*group, place, &state.offers) {
+            for (node_ref, pods) in placements.get(group).into_iter().flatten() {
+                if let Some(class) = self.problem.class_at(*group, node_ref, &state.offers) {
                     *placed.entry(class).or_insert(0) += pods;
                 }
             }

@@ -94,17 +94,22 @@ pub(super) type Nominations = BTreeMap<usize, Vec<(NodeIndex, u32)>>;
 impl SimState {
     /// Returns nominations of the arriving pods to their nodes in `placements`.
     pub(super) fn nominations_for(&self, placements: &Placements) -> Nominations {
-        let number: BTreeMap<&NodeRef, NodeIndex> =
+        let index_of: BTreeMap<&NodeRef, NodeIndex> =
             self.node_refs.iter().zip(self.scheduler.nodes()).collect();
-        let of_group = |(group, places): (&usize, &BTreeMap<NodeRef, u32>)| {
-            let stays = self.staying.get(group);
-            let comes = |(place, count): (&NodeRef, &u32)| {
-                let stay = stays.and_then(|on| on.get(place)).copied().unwrap_or(0);
-                Some((*number.get(place)?, count.saturating_sub(stay)))
-            };
-            (*group, places.iter().filter_map(comes).filter(|(_, count)| *count > 0).collect())
-        };
-        placements.iter().map(of_group).collect()
+        let mut nominations = Nominations::new();
+        for (group, nodes) in placements {
+            let staying = self.staying.get(group);
+            let mut arriving = Vec::new();
+            for (node_ref, count) in nodes {
+                let Some(index) = index_of.get(node_ref) else { continue };
+                let stay = staying.and_then(|on| on.get(node_ref)).copied().unwrap_or(0);
+                if *count > stay {
+                    arriving.push((*index, count - stay));
+                }
+            }
+            nominations.insert(*group, arriving);
+        }
+        nominations
     }
 
     pub(super) fn node_count(&self) -> usize {
@@ -115,9 +120,9 @@ impl SimState {
     pub(super) fn nodes_with_offers(
         &self,
     ) -> impl Iterator<Item = (&ScheduleNode, &NodeRef, Option<usize>)> {
-        self.nodes.iter().zip(&self.node_refs).map(|(node, place)| match place {
-            NodeRef::Launch(index) => (node, place, self.offers.get(*index).copied()),
-            NodeRef::Existing(_) => (node, place, None),
+        self.nodes.iter().zip(&self.node_refs).map(|(node, node_ref)| match node_ref {
+            NodeRef::Launch(index) => (node, node_ref, self.offers.get(*index).copied()),
+            NodeRef::Existing(_) => (node, node_ref, None),
         })
     }
 
@@ -131,30 +136,30 @@ impl SimState {
         let mut bound = result.bound.clone();
         bound.sort_unstable();
         let mut placements = self.staying.clone();
-        for alike in bound.chunk_by(|a, b| a == b) {
-            let (group, node) = alike[0];
-            let count = u32::try_from(alike.len()).unwrap_or(u32::MAX);
-            let place = self.node_refs[node.number()].clone();
-            *placements.entry(group).or_default().entry(place).or_insert(0) += count;
+        for equal in bound.chunk_by(|a, b| a == b) {
+            let (group, node) = equal[0];
+            let count = u32::try_from(equal.len()).unwrap_or(u32::MAX);
+            let node_ref = self.node_refs[node.number()].clone();
+            *placements.entry(group).or_default().entry(node_ref).or_insert(0) += count;
         }
         placements
     }
 
     /// Returns the events that happen while pods arrive.
     fn events(&self, offers: &[Offer]) -> Events {
-        let stands = self.offers.len() < self.nodes.len();
+        let has_existing_nodes = self.offers.len() < self.nodes.len();
         Events {
             has_drains: !self.draining.is_empty(),
-            has_staggered_readiness: is_staggered(stands, &self.offers, offers),
+            has_staggered_readiness: is_staggered(has_existing_nodes, &self.offers, offers),
             has_patient_pods: false,
         }
     }
 }
 
 fn bind_running_pods(scheduler: &mut Scheduler, classes: &[ClassIndex], staying: &Placements) {
-    for (group, places) in staying {
-        for (place, count) in places {
-            let NodeRef::Existing(name) = place else { continue };
+    for (group, nodes) in staying {
+        for (node_ref, count) in nodes {
+            let NodeRef::Existing(name) = node_ref else { continue };
             let node = scheduler.node(name).expect("every retained node is in the state");
             (0..*count).for_each(|_| scheduler.bind(classes[*group], node));
         }
@@ -181,12 +186,12 @@ fn retry_nominated(
         let before = waiting.len();
         waiting.retain(|(group, node)| {
             let class = state.classes[*group];
-            let waits = scheduler.fits(class, *node).is_err();
-            if !waits {
-                scheduler.bind(class, *node);
-                result.bound.push((*group, *node));
+            if scheduler.fits(class, *node).is_err() {
+                return true;
             }
-            waits
+            scheduler.bind(class, *node);
+            result.bound.push((*group, *node));
+            false
         });
         if waiting.len() == before {
             break;
@@ -225,8 +230,11 @@ fn next_nomination(nodes: &mut Vec<(NodeIndex, u32)>) -> Option<NodeIndex> {
 impl Simulation<'_> {
     /// Returns the events that happen while pods arrive.
     pub(super) fn events_in(&self, state: &SimState) -> Events {
-        let events =
-            if self.problem.with_events { state.events(self.problem.offers) } else { Events::NONE };
+        let events = if self.problem.checks.with_events {
+            state.events(self.problem.offers)
+        } else {
+            Events::NONE
+        };
         Events { has_patient_pods: has_patient_pods(self.problem.groups), ..events }
     }
 
@@ -239,10 +247,11 @@ impl Simulation<'_> {
         }
         let unplaced = self.problem.left_over_by_group(layout, &state.staying);
         let mut nominations = state.nominations_for(&self.problem.placements_of(layout, &unplaced));
-        let evicted = state.draining.iter().flat_map(|(_, pods)| pods);
-        for (group, evicted) in evicted.filter(|_| !self.nominates_evicted_pods) {
-            if let Some(nodes) = nominations.get_mut(group) {
-                drop_nominations(nodes, *evicted);
+        if !self.nominates_evicted_pods {
+            for (group, evicted) in state.draining.iter().flat_map(|(_, pods)| pods) {
+                if let Some(nodes) = nominations.get_mut(group) {
+                    drop_nominations(nodes, *evicted);
+                }
             }
         }
         Some(nominations)
@@ -318,10 +327,10 @@ impl Simulation<'_> {
             RunResult { bound: Vec::with_capacity(queue.len()), left_over: BTreeMap::new() };
         let mut waiting = Vec::new();
         let priority = |group: &usize| self.problem.groups[*group].shape.priority;
-        for alike in queue.chunk_by(|a, b| priority(a) == priority(b)) {
+        for same_priority in queue.chunk_by(|a, b| priority(a) == priority(b)) {
             // Nominations reserve room against other pods of the same priority.
-            let mut others = Vec::new();
-            for (index, group) in alike.iter().copied().enumerate() {
+            let mut without_nomination = Vec::new();
+            for (index, group) in same_priority.iter().copied().enumerate() {
                 if index % CANCEL_CHECK_PODS == 0 && !is_wanted() {
                     return result;
                 }
@@ -330,11 +339,11 @@ impl Simulation<'_> {
                     Some(node) if scheduler.fits(class, node).is_err() => {
                         waiting.push((group, node));
                     }
-                    None if pods.nominations.is_some() => others.push(group),
+                    None if pods.nominations.is_some() => without_nomination.push(group),
                     nominated => result.record(group, scheduler.try_schedule(class, nominated)),
                 }
             }
-            for group in others {
+            for group in without_nomination {
                 result.record(group, scheduler.try_schedule(state.classes[group], None));
             }
         }
@@ -377,27 +386,26 @@ impl Simulation<'_> {
     /// Retries pods with affinity or spread rules as long as that helps. kube-scheduler also
     /// retries such pods when another pod is bound, which may be the pod that they depend on.
     fn retry_affected(&self, state: &SimState, scheduler: &mut Scheduler, result: &mut RunResult) {
-        let waits = |group: &usize| {
+        let depends_on_pods = |group: &usize| {
             let shape = &self.problem.groups[*group].shape;
             !shape.affinity.required.is_empty() || !shape.spread.is_empty()
         };
-        let RunResult { bound, left_over: left } = result;
+        let RunResult { bound, left_over } = result;
         loop {
-            let waiting: Vec<usize> = left.keys().copied().filter(waits).collect();
-            let mut helped = false;
+            let waiting: Vec<usize> = left_over.keys().copied().filter(depends_on_pods).collect();
+            let bound_before = bound.len();
             for group in waiting {
-                while let Some(count) = left.get_mut(&group) {
+                while let Some(count) = left_over.get_mut(&group) {
                     let node = scheduler.try_schedule(state.classes[group], None);
                     let Some(node) = node else { break };
                     bound.push((group, node));
-                    helped = true;
                     *count -= 1;
                     if *count == 0 {
-                        left.remove(&group);
+                        left_over.remove(&group);
                     }
                 }
             }
-            if !helped {
+            if bound.len() == bound_before {
                 return;
             }
         }
@@ -430,10 +438,11 @@ impl Simulation<'_> {
 
     /// Returns the initial state: nodes, their DaemonSet pods, and the pods that stay.
     pub(super) fn initial_state(&self, layout: &Layout, offers: &[usize]) -> SimState {
-        let (mut nodes, mut places) = (Vec::new(), Vec::new());
-        for (node, _) in
-            self.problem.existing.iter().zip(&layout.retained).filter(|(_, retained)| **retained)
-        {
+        let (mut nodes, mut node_refs) = (Vec::new(), Vec::new());
+        for (node, retained) in self.problem.existing.iter().zip(&layout.retained) {
+            if !retained {
+                continue;
+            }
             let daemons =
                 super::offer::daemon_requests(self.problem.daemons, &node.labels, &node.taints);
             nodes.push(ScheduleNode {
@@ -443,11 +452,11 @@ impl Simulation<'_> {
                 allocatable: node.room.plus(&daemons),
                 unschedulable: !node.schedulable,
             });
-            places.push(NodeRef::Existing(node.name.clone()));
+            node_refs.push(NodeRef::Existing(node.name.clone()));
         }
         for (index, offer) in offers.iter().enumerate() {
             nodes.push(self.launched_node(*offer, index));
-            places.push(NodeRef::Launch(index));
+            node_refs.push(NodeRef::Launch(index));
         }
         let EmptyScheduler { mut scheduler, groups: classes, fixed } =
             self.empty_scheduler(nodes.len()).clone();
@@ -469,7 +478,7 @@ impl Simulation<'_> {
             classes,
             fixed,
             nodes,
-            node_refs: places,
+            node_refs,
             offers,
             staying,
             draining,

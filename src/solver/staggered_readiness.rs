@@ -36,8 +36,8 @@ impl Simulation<'_> {
     ) -> RunResult {
         let empty = self.empty_scheduler(state.node_count());
         let mut scheduler = run.configure(empty.scheduler.clone());
-        let is_new = |place: &NodeRef| matches!(place, NodeRef::Launch(_));
-        self.add_ready_nodes(&mut scheduler, state, |place| !is_new(place));
+        let is_new = |node_ref: &NodeRef| matches!(node_ref, NodeRef::Launch(_));
+        self.add_ready_nodes(&mut scheduler, state, |node_ref| !is_new(node_ref));
         state.bind_running(&mut scheduler);
         let arrivals = Arrivals { pending, draining: &state.draining };
         let queue = run.queue(self.problem.groups, &arrivals);
@@ -64,7 +64,7 @@ impl Simulation<'_> {
         which: impl Fn(&NodeRef) -> bool,
     ) -> Vec<NodeIndex> {
         let arrivals: Vec<_> =
-            state.nodes_with_offers().filter(|(_, place, _)| which(place)).collect();
+            state.nodes_with_offers().filter(|(_, node_ref, _)| which(node_ref)).collect();
         let indices = scheduler.add_nodes(arrivals.iter().map(|(node, ..)| (*node).clone()));
         let mut starting = Vec::new();
         for ((node, _, offer), index) in arrivals.into_iter().zip(indices) {

@@ -52,17 +52,17 @@ struct StaticLaunch {
 impl StaticPoolNodes {
     /// Decides the nodes of every static pool, and sets the disposition of existing ones.
     pub(super) fn decide(
-        circumstances: &DispositionInput,
+        input: &DispositionInput,
         observed: &Observed,
         offers: &Offers,
         existing: &mut [ExistingNode],
     ) -> Self {
         let supply = observed.reservations.iter().map(|(id, r)| (id.clone(), r.available));
-        let mut fixed = Self { supply: supply.collect(), ..Self::default() };
-        for pool in circumstances.desired.pools.values() {
+        let mut nodes = Self { supply: supply.collect(), ..Self::default() };
+        for pool in input.desired.pools.values() {
             let Some(declared) = pool.replicas else { continue };
-            fixed.demands.insert(pool.name.clone(), min_values::required_value_counts(pool));
-            let there: Vec<usize> = (0..existing.len())
+            nodes.demands.insert(pool.name.clone(), min_values::required_value_counts(pool));
+            let members: Vec<usize> = (0..existing.len())
                 .filter(|i| existing[*i].pool.as_ref() == Some(&pool.name))
                 .filter(|i| {
                     let node = &existing[*i];
@@ -70,18 +70,18 @@ impl StaticPoolNodes {
                 })
                 .collect();
             let offers = offers.static_pools.get(&pool.name).map(Vec::as_slice).unwrap_or_default();
-            let mut of_pool = StaticPoolPlan {
+            let mut plan = StaticPoolPlan {
                 pool,
                 declared,
-                there,
+                members,
                 offers,
-                input: circumstances,
+                input,
                 existing,
-                nodes: &mut fixed,
+                nodes: &mut nodes,
             };
-            of_pool.decide();
+            plan.decide();
         }
-        fixed
+        nodes
     }
 
     /// Returns the nodes to launch as existing nodes.
@@ -96,7 +96,7 @@ impl StaticPoolNodes {
     /// Appends the nodes to `launches`, and updates the placements that refer to them.
     pub(super) fn add_launches(
         &self,
-        places: &mut PodPlacements,
+        placements: &mut PodPlacements,
         launches: &mut Vec<Launch>,
         groups: &[PodGroup],
         ties: &TiedKeys,
@@ -105,26 +105,27 @@ impl StaticPoolNodes {
         let first = launches.len();
         let index: BTreeMap<&NodeName, usize> =
             self.launches.iter().enumerate().map(|(at, l)| (&l.name, first + at)).collect();
-        for on in places.placements.values_mut() {
+        for on in placements.by_group.values_mut() {
             *on = std::mem::take(on)
                 .into_iter()
-                .map(|(place, count)| {
-                    let launch = match &place {
+                .map(|(node, count)| {
+                    let launch = match &node {
                         NodeRef::Existing(name) => index.get(name).copied(),
                         NodeRef::Launch(_) => None,
                     };
-                    (launch.map_or(place, NodeRef::Launch), count)
+                    (launch.map_or(node, NodeRef::Launch), count)
                 })
                 .collect();
         }
         for (at, launch) in self.launches.iter().enumerate() {
-            let place = NodeRef::Launch(first + at);
-            let here =
-                places.placements.iter().filter_map(|(group, on)| Some((*group, on.get(&place)?)));
-            let here: Vec<(usize, u32)> = here.map(|(group, count)| (group, *count)).collect();
-            let pods = here.iter().map(|(group, count)| (&*groups[*group].shape, *count)).collect();
-            let fixed = here.iter().flat_map(|(group, _)| &ties[*group]).collect();
-            let on_it = PodsOnLaunch { pods, tied_keys: fixed };
+            let node = NodeRef::Launch(first + at);
+            let mut on_it = PodsOnLaunch { pods: Vec::new(), tied_keys: BTreeSet::new() };
+            for (group, nodes) in &placements.by_group {
+                if let Some(count) = nodes.get(&node) {
+                    on_it.pods.push((&*groups[*group].shape, *count));
+                    on_it.tied_keys.extend(&ties[*group]);
+                }
+            }
             launches.push(Launch {
                 node: self.with_alternatives(launch, offers, &on_it),
                 reason: launch.reason.clone(),
@@ -138,15 +139,10 @@ impl StaticPoolNodes {
         &self,
         launch: &StaticLaunch,
         offers: &Offers,
-        PodsOnLaunch { pods, tied_keys: fixed }: &PodsOnLaunch,
+        PodsOnLaunch { pods, tied_keys }: &PodsOnLaunch,
     ) -> NewNode {
         let mut node = launch.offer.node.clone();
-        let stays: Vec<_> =
-            fixed.iter().map(|key| (*key, node.labels.get(*key).cloned())).collect();
-        let keeps = |offer: &Offer| {
-            stays.iter().all(|(key, is)| offer.node.labels.get(*key) == is.as_ref())
-        };
-        let asked = pods.iter().fold(Resources::default(), |sum, (shape, count)| {
+        let requests = pods.iter().fold(Resources::default(), |sum, (shape, count)| {
             sum.plus(&shape.requests.times(i64::from(*count)))
         });
         let holds = |offer: &&Offer| {
@@ -154,13 +150,13 @@ impl StaticPoolNodes {
             let admits = |shape: &PodShape| admits(shape, &other.labels, &other.taints);
             other.reservation.is_none()
                 && other.open_labels == node.open_labels
-                && asked.fits(&offer.room)
+                && requests.fits(&offer.room)
                 && pods.iter().all(|(shape, _)| admits(shape))
         };
         let of_pool = offers.static_pools.get(&node.pool).map(Vec::as_slice).unwrap_or_default();
         let candidates: Vec<&Offer> = of_pool.iter().filter(holds).collect();
         let demands = self.demands.get(&node.pool).cloned().unwrap_or_default();
-        let candidates = AlternativeCandidates { offers: &candidates, is_allowed: &keeps };
+        let candidates = AlternativeCandidates { offers: &candidates, tied_keys };
         alternatives::choose_alternatives(&mut node, &candidates, &demands);
         node
     }
@@ -209,8 +205,8 @@ struct PodsOnLaunch<'a> {
 struct StaticPoolPlan<'a> {
     pool: &'a Pool,
     declared: u32,
-    /// Indices of its nodes.
-    there: Vec<usize>,
+    /// Indices of its existing nodes.
+    members: Vec<usize>,
     offers: &'a [Offer],
     input: &'a DispositionInput<'a>,
     existing: &'a mut [ExistingNode],
@@ -219,13 +215,13 @@ struct StaticPoolPlan<'a> {
 
 impl StaticPoolPlan<'_> {
     fn decide(&mut self) {
-        let there = u32::try_from(self.there.len()).unwrap_or(u32::MAX);
-        let untagged = self.there.iter().filter(|index| lost_tags(&self.existing[**index]));
+        let there = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
+        let untagged = self.members.iter().filter(|index| lost_tags(&self.existing[**index]));
         let untagged = u32::try_from(untagged.count()).unwrap_or(u32::MAX);
         // A node whose labels are its only evidence delays a launch, and removes no other node.
         self.retire_surplus(there.saturating_sub(untagged));
         let mut zones = BTreeMap::new();
-        for index in &self.there {
+        for index in &self.members {
             let node = &self.existing[*index];
             if let (Some(zone), false) = (zone_of(&node.labels), is_retiring(node)) {
                 *zones.entry(zone.to_owned()).or_insert(0) += 1;
@@ -244,15 +240,15 @@ impl StaticPoolPlan<'_> {
 
     fn retire_surplus(&mut self, there: u32) {
         let surplus = usize::try_from(there.saturating_sub(self.declared)).unwrap_or(usize::MAX);
-        let mut may_go: Vec<usize> =
-            self.there.iter().copied().filter(|i| !is_blocked(&self.existing[*i])).collect();
-        may_go.sort_by_key(|index| {
+        let mut surplus_nodes: Vec<usize> =
+            self.members.iter().copied().filter(|i| !is_blocked(&self.existing[*i])).collect();
+        surplus_nodes.sort_by_key(|index| {
             let node = &self.existing[*index];
             let running = self.running_pods(&node.name);
             (!is_retiring(node), running, std::cmp::Reverse(node.name.clone()))
         });
-        may_go.truncate(surplus);
-        for index in &may_go {
+        surplus_nodes.truncate(surplus);
+        for index in &surplus_nodes {
             let node = &mut self.existing[*index];
             node.retire_condition = RetireCondition::Unconditional;
             if !is_retiring(node) {
@@ -260,13 +256,13 @@ impl StaticPoolPlan<'_> {
                 node.disposition = NodeDisposition::Retire(reason);
             }
         }
-        self.there.retain(|index| !may_go.contains(index));
+        self.members.retain(|index| !surplus_nodes.contains(index));
     }
 
     /// Replaces one of the nodes to replace; the others are blocked.
     fn replace(&mut self, count: u32, limit: u32, zones: &mut BTreeMap<String, u32>) {
         let mut retiring: Vec<usize> =
-            self.there.iter().copied().filter(|i| is_retiring(&self.existing[*i])).collect();
+            self.members.iter().copied().filter(|i| is_retiring(&self.existing[*i])).collect();
         retiring.sort_by_key(|index| {
             let requested = matches!(
                 self.existing[*index].disposition,

@@ -44,19 +44,19 @@ struct NodeOptions<'a> {
 
 /// Placements of each group, and its unschedulable pods.
 pub(super) struct PodPlacements {
-    pub placements: BTreeMap<usize, BTreeMap<NodeRef, u32>>,
+    pub by_group: Placements,
     pub unplaced: BTreeMap<usize, u32>,
 }
 
 impl TargetBuilder<'_> {
     /// Returns the nodes to launch, one for each opened node and in the same order.
     pub(super) fn launches(&self) -> Vec<Launch> {
-        let settled = &self.outcome.fleet;
+        let fleet = &self.outcome.fleet;
         let limits = self.limits();
         let mut memo: BTreeMap<(usize, &PodsByClass), NodeOptions> = BTreeMap::new();
-        let mut launches = Vec::with_capacity(settled.offers.len());
-        let pods_on_launch = pods_by_launch(&settled.placements, settled.offers.len());
-        let opened = settled.layout.packing.opened.iter().zip(&settled.offers);
+        let mut launches = Vec::with_capacity(fleet.offers.len());
+        let pods_on_launch = pods_by_launch(&fleet.placements, fleet.offers.len());
+        let opened = fleet.layout.packing.opened.iter().zip(&fleet.offers);
         for ((node, offer), pods_on_launch) in opened.zip(pods_on_launch) {
             let key = (node.offer_class, &node.pods);
             let mut new = self.offers[*offer].node.clone();
@@ -71,22 +71,17 @@ impl TargetBuilder<'_> {
             let packed = node.pods.keys().flat_map(|class| self.model.classes[*class].groups());
             // The scheduling simulation may place other pods there than the packing.
             let groups = packed.chain(pods_on_launch.into_iter().map(|(group, _)| group));
-            let fixed: BTreeSet<&LabelKey> =
+            let tied_keys: BTreeSet<&LabelKey> =
                 groups.flat_map(|group| &self.tied_keys[group]).collect();
-            let stays: Vec<_> =
-                fixed.iter().map(|key| (*key, new.labels.get(*key).cloned())).collect();
-            let is_allowed = |offer: &Offer| {
-                stays.iter().all(|(key, is)| offer.node.labels.get(*key) == is.as_ref())
-            };
             let candidates =
-                AlternativeCandidates { offers: &options.candidates, is_allowed: &is_allowed };
+                AlternativeCandidates { offers: &options.candidates, tied_keys: &tied_keys };
             alternatives::choose_alternatives(&mut new, &candidates, &demands);
             let reason = LaunchReason::Demand { pods: BTreeMap::new() };
             let rejected = options.rejected.clone();
             launches.push(Launch { node: new, reason, batch: None, rejected });
         }
         let share = OfferingShare::new(self.input.desired);
-        limit_alternatives(&mut launches, self.existing, &settled.layout.retained, share);
+        limit_alternatives(&mut launches, self.existing, &fleet.layout.retained, share);
         launches
     }
 
@@ -199,26 +194,24 @@ impl TargetBuilder<'_> {
 
     /// Returns the placements and the unschedulable pods of each group.
     pub(super) fn placements(&self) -> PodPlacements {
-        let settled = &self.outcome.fleet;
-        let mut places = PodPlacements {
-            placements: settled.placements.clone(),
-            unplaced: settled.unplaced.clone(),
-        };
-        self.add_unsupported(&mut places);
-        places
+        let fleet = &self.outcome.fleet;
+        let mut placements =
+            PodPlacements { by_group: fleet.placements.clone(), unplaced: fleet.unplaced.clone() };
+        self.add_unsupported(&mut placements);
+        placements
     }
 
     /// Adds the pods that placement does not support. Running ones stay where they are, and further
     /// ones are unschedulable.
-    fn add_unsupported(&self, places: &mut PodPlacements) {
+    fn add_unsupported(&self, placements: &mut PodPlacements) {
         let groups =
             self.groups.iter().enumerate().filter(|(_, g)| !g.shape.unsupported.is_empty());
         for (index, group) in groups {
             let here: u32 =
-                places.placements.get(&index).into_iter().flat_map(BTreeMap::values).sum();
+                placements.by_group.get(&index).into_iter().flat_map(BTreeMap::values).sum();
             let without = group.counts.planned.saturating_sub(here);
             if without > 0 {
-                places.unplaced.insert(index, without);
+                placements.unplaced.insert(index, without);
             }
         }
     }
@@ -227,7 +220,7 @@ impl TargetBuilder<'_> {
     /// launch, and the capacity type of new members of mixed groups.
     pub(super) fn keeps_and_retires(
         &self,
-        places: &PodPlacements,
+        placements: &PodPlacements,
         launches: &mut [Launch],
     ) -> (BTreeMap<NodeName, KeepReason>, BTreeMap<NodeName, Retire>) {
         let layout = &self.outcome.fleet.layout;
@@ -237,7 +230,7 @@ impl TargetBuilder<'_> {
             existing: self.existing,
             retained: &layout.retained,
             groups: self.groups,
-            placements: &places.placements,
+            placements: &placements.by_group,
             launches: &planned,
         };
         let mut batches = changes.batches();
@@ -255,7 +248,7 @@ impl TargetBuilder<'_> {
                 retires.insert(node.name.clone(), retire);
             }
         }
-        self.launch_reasons(places, launches, &batches);
+        self.launch_reasons(placements, launches, &batches);
         let Input { desired, observed, catalog, .. } = *self.input;
         auto_scaling_groups::assign_capacity_types(desired, observed, catalog, launches, &retires);
         (keeps, retires)
@@ -337,11 +330,11 @@ impl TargetBuilder<'_> {
 
     fn launch_reasons(
         &self,
-        places: &PodPlacements,
+        placements: &PodPlacements,
         launches: &mut [Launch],
         batches: &ReplacementBatches,
     ) {
-        let pods_on_launch = pods_by_launch(&places.placements, launches.len());
+        let pods_on_launch = pods_by_launch(&placements.by_group, launches.len());
         for (index, (launch, pods)) in launches.iter_mut().zip(pods_on_launch).enumerate() {
             launch.batch = batches.by_launch.get(&index).copied();
             let batch = launch.batch.map(|batch| &batches.batches[batch]);
@@ -384,8 +377,8 @@ fn holds(offer_class: &OfferClass, node: &OpenedNode, requested: &[i64]) -> bool
 fn pods_by_launch(placements: &Placements, launches: usize) -> Vec<Vec<(usize, u32)>> {
     let mut pods_on_launch = vec![Vec::new(); launches];
     for (group, places) in placements {
-        for (place, count) in places {
-            if let NodeRef::Launch(index) = place {
+        for (node_ref, count) in places {
+            if let NodeRef::Launch(index) = node_ref {
                 pods_on_launch[*index].push((*group, *count));
             }
         }

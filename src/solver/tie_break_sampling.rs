@@ -137,7 +137,7 @@ fn samples(problem: &Problem, fleet: &VerifiedFleet, least: u64) -> Vec<Scheduli
     let nodes = retained + fleet.offers.len();
     let worst_case = problem.settings.effective_worst_case();
     let mut samples = tie_break_samples(planned_pods(problem.groups), nodes, least, worst_case);
-    samples.retain(|sample| problem.orders.covers(sample));
+    samples.retain(|sample| problem.checks.orders.covers(sample));
     samples
 }
 

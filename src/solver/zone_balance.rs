@@ -35,34 +35,34 @@ impl Strategy for ZoneBalance {
     }
 }
 
-fn balance_zones(simulation: &Simulation, settled: VerifiedFleet) -> VerifiedFleet {
+fn balance_zones(simulation: &Simulation, fleet: VerifiedFleet) -> VerifiedFleet {
     let (problem, work) = (simulation.problem, &mut WorkBudget::unlimited());
-    let packed_price = settled.packed_price;
-    let mut moves = zone_moves(problem, &settled);
+    let packed_price = fleet.packed_price;
+    let mut moves = zone_moves(problem, &fleet);
     for _ in 0..TRIES_MAX {
         if moves.is_empty() {
             break;
         }
-        let layout = with_moves(problem, &settled, &moves);
+        let layout = with_moves(problem, &fleet, &moves);
         if !is_simulated(problem.groups) {
             return VerifiedFleet { packed_price, ..problem.as_packed(&layout) };
         }
-        let balanced = simulation.simulate_excluding(&layout, settled.unplaced.clone(), work);
-        if let Some(balanced) = balanced.filter(|balanced| {
-            passes_same_samples(simulation, balanced, &settled, SAMPLES_MIN, work)
-        }) {
+        let balanced = simulation.simulate_excluding(&layout, fleet.unplaced.clone(), work);
+        if let Some(balanced) = balanced
+            .filter(|balanced| passes_same_samples(simulation, balanced, &fleet, SAMPLES_MIN, work))
+        {
             return VerifiedFleet { packed_price, ..balanced };
         }
         moves.truncate(moves.len() / 2);
     }
-    settled
+    fleet
 }
 
 /// Returns the new nodes that move to a zone with fewer nodes of their pool, each with its new
 /// offer.
-fn zone_moves(problem: &Problem, settled: &VerifiedFleet) -> Vec<(usize, usize)> {
+fn zone_moves(problem: &Problem, fleet: &VerifiedFleet) -> Vec<(usize, usize)> {
     let model = problem.model;
-    let opened = settled.layout.packing.opened.iter().zip(&settled.offers).enumerate();
+    let opened = fleet.layout.packing.opened.iter().zip(&fleet.offers).enumerate();
     let mut equivalents: BTreeMap<(usize, Vec<usize>), Vec<usize>> = BTreeMap::new();
     let mut choices: Vec<(usize, usize, Vec<usize>)> = Vec::new();
     for (index, (node, offer)) in opened {
@@ -76,7 +76,7 @@ fn zone_moves(problem: &Problem, settled: &VerifiedFleet) -> Vec<(usize, usize)>
             .clone();
         choices.push((index, *offer, alternatives));
     }
-    let mut zones = problem.pool_zone_counts(&settled.layout);
+    let mut zones = problem.pool_zone_counts(&fleet.layout);
     let of = |offer: usize| {
         let node = &problem.offers[offer].node;
         (node.pool.as_str(), node.zone.clone())
@@ -97,8 +97,8 @@ fn zone_moves(problem: &Problem, settled: &VerifiedFleet) -> Vec<(usize, usize)>
 }
 
 /// Returns the layout with these offers, and the other nodes unchanged.
-fn with_moves(problem: &Problem, settled: &VerifiedFleet, moves: &[(usize, usize)]) -> Layout {
-    let mut layout = pin_offers(settled);
+fn with_moves(problem: &Problem, fleet: &VerifiedFleet, moves: &[(usize, usize)]) -> Layout {
+    let mut layout = pin_offers(fleet);
     for (index, offer) in moves {
         let node = &mut layout.packing.opened[*index];
         (node.offer_class, node.offer) = (problem.model.class_of_offer[*offer], Some(*offer));

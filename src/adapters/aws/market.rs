@@ -68,11 +68,11 @@ impl<'m> MarketReader<'m> {
 
     async fn market(mut self, aws: &Aws, query: &MarketQuery<'_>) -> Result<Market, String> {
         let MarketQuery { region, zones: declared, pools } = *query;
-        let said = |error: PortError| error.to_string();
+        let message = |error: PortError| error.to_string();
         let zones =
-            self.cache.get_or_ask(json!("zones"), ZONES, aws.zones()).await.map_err(said)?;
+            self.cache.get_or_ask(json!("zones"), ZONES, aws.zones()).await.map_err(message)?;
         let offered = self.cache.get_or_ask(json!("offered"), OFFERED, aws.offerings()).await;
-        let offered = offered.map_err(said)?;
+        let offered = offered.map_err(message)?;
         let mut market = Market {
             offered_is_old: offered.stale_because.is_some(),
             read_at: Timestamp::now(),

@@ -187,14 +187,14 @@ impl Aws {
                 continue;
             }
             let (how, class) = quota;
-            let what = format!("quota of {how} {}", class.service_quotas_name());
+            let name = format!("quota of {how} {}", class.service_quotas_name());
             let text = format!("{used} of {limit} vCPUs run");
             let code = Quotas::code(quota).unwrap_or_default();
             let remedy = format!(
                 "aws service-quotas request-service-quota-increase --service-code ec2 \
                  --quota-code {code} --desired-value VCPUS"
             );
-            into.add(&what, if used < limit { Ok(text) } else { Err(text) }, &remedy);
+            into.add(&name, if used < limit { Ok(text) } else { Err(text) }, &remedy);
         }
     }
 
@@ -335,7 +335,7 @@ impl Aws {
     }
 
     /// Checks whether EKS admits the role of a profile.
-    async fn check_node_role(&self, what: &str, profile: &str, into: &mut Preflight) {
+    async fn check_node_role(&self, name: &str, profile: &str, into: &mut Preflight) {
         let remedy = "check spec.role or spec.instanceProfile of the node class";
         self.limiter.acquire(ApiBucket::Other).await;
         let found = self.iam.get_instance_profile().instance_profile_name(profile).send().await;
@@ -347,11 +347,11 @@ impl Aws {
         let arn = match role {
             Ok(Some(arn)) => arn,
             Ok(None) => {
-                into.add(what, Err(format!("instance profile {profile} has no role")), remedy);
+                into.add(name, Err(format!("instance profile {profile} has no role")), remedy);
                 return;
             }
             Err(error) => {
-                into.add::<String>(what, Err(error.to_string()), remedy);
+                into.add::<String>(name, Err(error.to_string()), remedy);
                 return;
             }
         };
@@ -362,7 +362,7 @@ impl Aws {
             Err(error) if error.code() == Some("ResourceNotFoundException") => false,
             Err(error) => {
                 let error = port_error("read access entry", &error);
-                into.add::<String>(what, Err(error.to_string()), POLICY_REMEDY);
+                into.add::<String>(name, Err(error.to_string()), POLICY_REMEDY);
                 return;
             }
         };
@@ -371,7 +371,7 @@ impl Aws {
 
     async fn check_launch(
         &self,
-        what: &str,
+        name: &str,
         class: &NodeClass,
         desired: &Desired,
         found: &LaunchInputs,
@@ -383,7 +383,7 @@ impl Aws {
         let (Some(pool), Some((hardware, image)), Some(subnet), Some(groups)) =
             (pool, image, subnet, groups)
         else {
-            into.skip(what, "required inputs are missing");
+            into.skip(name, "required inputs are missing");
             return;
         };
         let launch = DryRunLaunch {
@@ -394,7 +394,7 @@ impl Aws {
             groups,
             profile: profile.as_deref(),
         };
-        into.add(what, self.dry_run_launch(&launch).await, POLICY_REMEDY);
+        into.add(name, self.dry_run_launch(&launch).await, POLICY_REMEDY);
     }
 }
 
@@ -404,14 +404,14 @@ fn first_pool<'a>(class: &NodeClass, desired: &'a Desired) -> Option<&'a PoolNam
 }
 
 impl Preflight {
-    fn add<E: ToString>(&mut self, what: &str, found: Result<String, E>, remedy: &str) {
+    fn add<E: ToString>(&mut self, name: &str, found: Result<String, E>, remedy: &str) {
         let found = found.map_err(|error| error.to_string());
-        self.prerequisites.push(Prerequisite::from_result(what, found, remedy));
+        self.prerequisites.push(Prerequisite::from_result(name, found, remedy));
     }
 
-    fn skip(&mut self, what: &str, why: &str) {
+    fn skip(&mut self, name: &str, why: &str) {
         let state = PrerequisiteState::Unknown { why: why.to_owned() };
-        self.prerequisites.push(Prerequisite { what: what.to_owned(), state });
+        self.prerequisites.push(Prerequisite { name: name.to_owned(), state });
     }
 }
 

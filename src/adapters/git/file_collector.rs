@@ -150,8 +150,8 @@ impl FileCollector {
     }
 }
 
-fn check_limit(amount: u64, limit: u64, what: &'static str) -> Result<(), GitErrorKind> {
-    if amount > limit { Err(GitErrorKind::TooMuch { what, limit }) } else { Ok(()) }
+fn check_limit(amount: u64, limit: u64, unit: &'static str) -> Result<(), GitErrorKind> {
+    if amount > limit { Err(GitErrorKind::TooMuch { unit, limit }) } else { Ok(()) }
 }
 
 /// Hashes paths and contents with their lengths, so that different trees never hash the same bytes.

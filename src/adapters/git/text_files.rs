@@ -76,11 +76,11 @@ impl TextFileReader<'_> {
     fn reserve_bytes(&mut self, bytes: u64) -> Result<(), GitErrorKind> {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > BYTES_MAX {
-            return Err(GitErrorKind::TooMuch { what: "bytes", limit: BYTES_MAX });
+            return Err(GitErrorKind::TooMuch { unit: "bytes", limit: BYTES_MAX });
         }
         if self.files.len() >= FILES_MAX {
             let limit = u64::try_from(FILES_MAX).unwrap_or(u64::MAX);
-            return Err(GitErrorKind::TooMuch { what: "files", limit });
+            return Err(GitErrorKind::TooMuch { unit: "files", limit });
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ impl TextFileReader<'_> {
                 entries += 1;
                 if entries > ENTRIES_MAX {
                     let limit = u64::try_from(ENTRIES_MAX).unwrap_or(u64::MAX);
-                    return Err(GitErrorKind::TooMuch { what: "names", limit });
+                    return Err(GitErrorKind::TooMuch { unit: "names", limit });
                 }
                 let entry = entry.map_err(unreadable)?;
                 let (path, kind) = (entry.path(), entry.file_type().map_err(unreadable)?);
@@ -177,12 +177,12 @@ impl TextFileReader<'_> {
             return Err(GitErrorKind::Link { path });
         }
         // Git also reports an aborted walk as an error. The exceeded limit is more specific.
-        for (what, count, most) in
+        for (unit, count, most) in
             [("files", found.len(), FILES_MAX), ("names", entries, ENTRIES_MAX)]
         {
             if count > most {
                 let limit = u64::try_from(most).unwrap_or(u64::MAX);
-                return Err(GitErrorKind::TooMuch { what, limit });
+                return Err(GitErrorKind::TooMuch { unit, limit });
             }
         }
         walked.map_err(git_error)?;
@@ -235,7 +235,7 @@ mod tests {
         repo.write("policies/a.rego", &half).write("policies/b.txt", &half).commit();
         assert_eq!((read(&repo, None), read(&repo, Some("HEAD"))), (Ok(1), Ok(1)));
         repo.write("policies/c.rego", &half).commit();
-        let too_much = |what, limit| Err(GitErrorKind::TooMuch { what, limit });
+        let too_much = |unit, limit| Err(GitErrorKind::TooMuch { unit, limit });
         for revision in [None, Some("HEAD")] {
             assert_eq!(read(&repo, revision), too_much("bytes", 8 << 20));
         }

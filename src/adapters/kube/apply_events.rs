@@ -61,7 +61,7 @@ impl<'p> ApplyEvents<'p> {
     }
 
     fn to_event(&self, event: &Event) -> Option<KubernetesEvent> {
-        let (node, reason, what) = match &event.step {
+        let (node, reason, message) = match &event.step {
             Step::Ready { node } => (node, EventReason::Ready, "the node is ready".to_owned()),
             Step::Cordoned { node } => {
                 (node, EventReason::Cordoned, "no new pods are scheduled".to_owned())
@@ -79,8 +79,8 @@ impl<'p> ApplyEvents<'p> {
                 (node, EventReason::Evicting, format!("evicting {pods} pods"))
             }
             Step::PodsDeleted { node, pods } => {
-                let what = format!("deleted {pods} pods: the termination grace period ends");
-                (node, EventReason::PodsDeleted, what)
+                let message = format!("deleted {pods} pods: the termination grace period ends");
+                (node, EventReason::PodsDeleted, message)
             }
             Step::Checked { .. }
             | Step::Wave { .. }
@@ -105,7 +105,7 @@ impl<'p> ApplyEvents<'p> {
         Some(KubernetesEvent {
             subject: EventSubject::Node(node.clone()),
             reason,
-            message: format!("{what}: {address}plan {plan}"),
+            message: format!("{message}: {address}plan {plan}"),
             at: event.at,
         })
     }

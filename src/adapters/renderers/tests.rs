@@ -579,7 +579,7 @@ fn total_output_is_limited() {
 
 #[test]
 fn kubectl_log_headers_are_stripped() {
-    for (said, kept) in [
+    for (logged, message) in [
         ("E1102 12:00:00.123456    4711 main.go:47] it broke", "it broke"),
         ("W0101 00:00:00.000000       1 x/y.go:1] a] b\nplain", "a] b\nplain"),
         ("Error: E1102 is no such thing", "Error: E1102 is no such thing"),
@@ -588,6 +588,6 @@ fn kubectl_log_headers_are_stripped() {
             "E1102 12:00 47 main.go:1] too short a time",
         ),
     ] {
-        assert_eq!(strip_log_headers(said), kept);
+        assert_eq!(strip_log_headers(logged), message);
     }
 }

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prerequisite {
     /// Name of the prerequisite, such as `node class web: subnets`.
-    pub what: String,
+    pub name: String,
     /// State of the prerequisite.
     pub state: PrerequisiteState,
 }
@@ -34,11 +34,11 @@ pub enum PrerequisiteState {
 impl Prerequisite {
     /// Returns a prerequisite that is met if `found` is `Ok`, and missing otherwise.
     #[must_use]
-    pub fn from_result(what: &str, found: Result<String, String>, remedy: &str) -> Self {
+    pub fn from_result(name: &str, found: Result<String, String>, remedy: &str) -> Self {
         let state = match found {
             Ok(detail) => PrerequisiteState::Met { detail },
             Err(why) => PrerequisiteState::Missing { why, remedy: remedy.to_owned() },
         };
-        Self { what: what.to_owned(), state }
+        Self { name: name.to_owned(), state }
     }
 }

@@ -81,7 +81,7 @@ impl GateScenario {
         given
     }
 
-    fn circumstances(&self) -> GateContext<'_> {
+    fn context(&self) -> GateContext<'_> {
         GateContext {
             is_leader: self.is_leader,
             mode: self.mode,
@@ -105,13 +105,13 @@ impl GateScenario {
 
     /// Returns the allowed rows, as `pool key`.
     fn allowed(&self) -> Vec<String> {
-        let verdicts = evaluate_gates(&self.plan, &self.circumstances(), now()).into_iter();
-        let go = verdicts.filter(|(_, verdict)| *verdict == GateDecision::Allow);
+        let decisions = evaluate_gates(&self.plan, &self.context(), now()).into_iter();
+        let go = decisions.filter(|(_, decision)| *decision == GateDecision::Allow);
         go.map(|(address, _)| short_name(&address)).collect()
     }
 
     fn blocked_reason(&self, row: &str) -> BlockedReason {
-        let all = evaluate_gates(&self.plan, &self.circumstances(), now());
+        let all = evaluate_gates(&self.plan, &self.context(), now());
         let found = all.into_iter().find(|(address, _)| short_name(address) == row);
         match found.expect("a change of the plan").1 {
             GateDecision::Block(held) => held,
@@ -403,7 +403,7 @@ fn break_glass_keeps_all_gates_except_approval() {
             g.plan = removals::plan_removing_all();
             g.persisted.break_glass = broken.then(|| suspension(Some(ago(-600))));
         });
-        mass_removal(&given.plan, &given.circumstances())
+        mass_removal(&given.plan, &given.context())
     };
     assert!(
         removes(false).is_some_and(|mass| Some(mass) == removes(true)),
@@ -418,7 +418,7 @@ fn approval_follows_the_rule_of_the_repository() {
             g.revision.controller.approval = rule;
             change(g);
         });
-        approval(&given.plan, &given.circumstances(), now())
+        approval(&given.plan, &given.context(), now())
     };
     let approve = |g: &mut GateScenario| {
         let (digest, by) = (g.plan.capacity.digest.clone(), "bob".to_owned());
@@ -453,7 +453,7 @@ fn subset_of_an_approved_plan_is_approved() {
             g.plan.capacity.digest = format!("sha256:{}", "1".repeat(64)).into();
             change(&mut g.plan);
         });
-        approval(&given.plan, &given.circumstances(), now())
+        approval(&given.plan, &given.context(), now())
     };
     let bob = Some(ApprovedBy::Digest { who: "bob".to_owned() });
     let only_web2 = |plan: &mut Plan| {
@@ -505,7 +505,7 @@ fn launch_waits_for_pods_that_only_the_repository_has() {
         })
     };
     let is_blocked = |given: &GateScenario, row: &str| {
-        let all = evaluate_gates(&given.plan, &given.circumstances(), now());
+        let all = evaluate_gates(&given.plan, &given.context(), now());
         let found = all.into_iter().find(|(address, _)| short_name(address) == row);
         found.expect("a row").1 == GateDecision::Block(BlockedReason::PodsMissing)
     };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::inventory_cache::InventoryCache;
-use super::leader_election::Leadership;
+use super::leader_election::LeaderElector;
 use super::queue_listener::Acknowledgement;
 use crate::adapters::aws::Aws;
 use crate::adapters::kube::ClusterChange;
@@ -21,7 +21,7 @@ const CTRL_C_POLL: Duration = Duration::from_millis(100);
 
 /// The channels of events, and the channel of message acknowledgements.
 pub(super) struct EventSources<'w> {
-    pub(super) leadership: &'w Leadership,
+    pub(super) elector: &'w LeaderElector,
     pub(super) inventory: &'w InventoryCache<Aws>,
     pub(super) urgent: RefCell<mpsc::Receiver<Signal>>,
     pub(super) messages: RefCell<mpsc::Receiver<InterruptionMessage>>,
@@ -79,7 +79,7 @@ impl SignalSource for EventSources<'_> {
     }
 
     fn may_write(&self) -> bool {
-        self.leadership.is_certain()
+        self.elector.is_certain()
     }
 }
 

@@ -51,8 +51,8 @@ const LEASE_TIMING: LeaseTiming = LeaseTiming {
     hand_over_within: HAND_OVER_WITHIN,
 };
 
-/// The lease, held or contended.
-pub(super) struct Leadership {
+/// Acquires, renews and releases the lease.
+pub(super) struct LeaderElector {
     timing: LeaseTiming,
     kubernetes: Kubernetes,
     lease: LeaseLock,
@@ -68,7 +68,7 @@ pub(super) struct Leadership {
     is_leader: watch::Sender<bool>,
 }
 
-impl Leadership {
+impl LeaderElector {
     pub(super) fn new(
         kubernetes: &Kubernetes,
         identity: &str,
@@ -268,7 +268,7 @@ fn state_error(reason: String) -> PortError {
     PortError { verb: "write persisted state".to_owned(), reason, effect: CallEffect::Unknown }
 }
 
-impl StateStore for Leadership {
+impl StateStore for LeaderElector {
     async fn load(&self) -> Result<PersistedState, PortError> {
         let LeaseRecord { unavailable_offerings, controller_state: text, uid } =
             self.kubernetes.lease_record(LEASE_NAMESPACE, LEASE_NAME).await?;

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::event_sources::{self, EventSources};
 use super::forecast_task::ForecastTask;
 use super::inventory_cache::InventoryCache;
-use super::leader_election::Leadership;
+use super::leader_election::LeaderElector;
 use super::live_cluster::{LiveCluster, LiveOptions};
 use super::queue_listener::{self, ReceiveGate};
 use super::repository_source::RepositorySource;
@@ -97,7 +97,7 @@ async fn connect_and_run<H: Host>(
     let kubernetes = kubernetes.accept_api_tokens(options.run.accepts_api_tokens);
     let tasks = BackgroundTasks::start(kubernetes, aws, &start, options);
     if start.once {
-        let acquired = acquire_within(&tasks.leadership, options.lock_timeout).await;
+        let acquired = acquire_within(&tasks.elector, options.lock_timeout).await;
         acquired.map_err(RuntimeError::Lease)?;
     }
     Box::pin(tasks.run(host, options.run, start, reader)).await.map(Some)
@@ -125,11 +125,11 @@ async fn steering<H: Host>(host: &mut H, kubernetes: &Kubernetes) -> Steering {
     steering
 }
 
-/// Takes the lease, waiting up to `patience` while another replica or an apply holds it.
-async fn acquire_within(leadership: &Leadership, patience: Duration) -> Result<(), LeaseError> {
-    let until = Instant::now() + patience;
+/// Takes the lease, waiting up to `timeout` while another replica or an apply holds it.
+async fn acquire_within(elector: &LeaderElector, timeout: Duration) -> Result<(), LeaseError> {
+    let until = Instant::now() + timeout;
     loop {
-        match leadership.acquire().await {
+        match elector.acquire().await {
             Ok(()) => return Ok(()),
             Err(error @ LeaseError::Port(_)) => return Err(error),
             Err(error) if Instant::now() >= until => return Err(error),
@@ -141,7 +141,7 @@ async fn acquire_within(leadership: &Leadership, patience: Duration) -> Result<(
 /// The tasks beside the controller. Dropping it stops them.
 struct BackgroundTasks {
     kubernetes: Kubernetes,
-    leadership: Arc<Leadership>,
+    elector: Arc<LeaderElector>,
     aws: Arc<Aws>,
     watched: WatchedCluster,
     channels: ControllerChannels,
@@ -164,13 +164,13 @@ impl ControllerChannels {
     /// Combines these channels and those of the page into the signals of the controller.
     fn into_signals<'l>(
         self,
-        leadership: &'l Leadership,
+        elector: &'l LeaderElector,
         inventory: &'l InventoryCache<Aws>,
         requests: mpsc::Receiver<AuthorizedRequest>,
         hints: mpsc::Receiver<()>,
     ) -> EventSources<'l> {
         EventSources {
-            leadership,
+            elector,
             inventory,
             urgent: RefCell::new(self.urgent),
             messages: RefCell::new(self.messages),
@@ -191,8 +191,8 @@ impl BackgroundTasks {
     ) -> Self {
         let aws = Arc::new(aws);
         let keys = options.state_keys.clone();
-        let leadership = Arc::new(Leadership::new(&kubernetes, &start.identity, keys));
-        let certain = Arc::clone(&leadership);
+        let elector = Arc::new(LeaderElector::new(&kubernetes, &start.identity, keys));
+        let certain = Arc::clone(&elector);
         aws.set_write_permit(move || certain.is_certain());
         let (signals, urgent) = mpsc::channel(SIGNALS_MAX);
         let (message_sender, messages) = mpsc::channel(queue_listener::BUFFERED_MAX);
@@ -227,7 +227,7 @@ impl BackgroundTasks {
             Arc::clone(&options.shutdown),
             signals.clone(),
         ));
-        let (election, election_signals) = (Arc::clone(&leadership), signals.clone());
+        let (election, election_signals) = (Arc::clone(&elector), signals.clone());
         let once = start.once;
         tasks.spawn(async move {
             if once {
@@ -241,7 +241,7 @@ impl BackgroundTasks {
         let watched = WatchedCluster::start(kubernetes.clone(), change_sender);
         let channels =
             ControllerChannels { urgent, messages, cluster_changes, acknowledgements, signals };
-        Self { kubernetes, leadership, aws, watched, channels, queue, ready, _tasks: tasks }
+        Self { kubernetes, elector, aws, watched, channels, queue, ready, _tasks: tasks }
     }
 
     async fn run<H: Host>(
@@ -251,7 +251,7 @@ impl BackgroundTasks {
         start: StartOptions,
         reader: impl RepositoryReader,
     ) -> Result<ControllerState, H::Error> {
-        let Self { kubernetes, leadership, aws, watched, channels, queue, ready, _tasks } = self;
+        let Self { kubernetes, elector, aws, watched, channels, queue, ready, _tasks } = self;
         let (inventory, sweeper) = (InventoryCache::new(Arc::clone(&aws)), Arc::clone(&aws));
         let caller = Arc::clone(&aws);
         let (requests, controller_requests) = mpsc::channel(SIGNALS_MAX);
@@ -268,14 +268,14 @@ impl BackgroundTasks {
         };
         let source = RepositorySource::new(reader, &start, aws, queue, forecast_task);
         let wake_sender = channels.signals.clone();
-        let signals = channels.into_signals(&leadership, &inventory, controller_requests, hints);
+        let signals = channels.into_signals(&elector, &inventory, controller_requests, hints);
         let ports = ExternalPorts {
             cloud: &inventory,
             cluster: &watched,
             clock: &SystemClock,
             source: &source,
             signals: &signals,
-            store: &*leadership,
+            store: &*elector,
         };
         let (output, throttle, may_act) =
             (StatusOutput::default(), StatusThrottle::default(), Cell::new(false));
@@ -283,7 +283,7 @@ impl BackgroundTasks {
         let mut observers =
             Observers { logger, output: &output, throttle: &throttle, status_page, aws: &caller };
         let mut on_step = |state: &ControllerState, effects: &[Effect]| {
-            leadership.set_busy(state.is_busy());
+            elector.set_busy(state.is_busy());
             may_act.set(state.may_act());
             let accepts = state.accepts_messages();
             ready.send_if_modified(|ready| std::mem::replace(ready, accepts) != accepts);
@@ -300,7 +300,7 @@ impl BackgroundTasks {
         };
         observers.logger.log_changes(&state.status());
         output.flush(&kubernetes, &state.status()).await;
-        leadership.release().await;
+        elector.release().await;
         Ok(state)
     }
 }

@@ -189,8 +189,8 @@ impl<R: RepositoryReader> RepositorySource<R> {
         self.aws.set_reads_reservations(desired.uses_reservations());
         let errors = desired.problems.iter().filter(|problem| problem.severity == Severity::Error);
         for error in errors.take(ERRORS_MAX) {
-            let (at, said) = (&error.origin, escape(&error.message));
-            tracing::warn!(%at, object = %escape(&error.object), "{said}");
+            let (at, message) = (&error.origin, escape(&error.message));
+            tracing::warn!(%at, object = %escape(&error.object), "{message}");
         }
         let (launch_context, aws) = (Arc::new(launch_context), Arc::clone(&self.aws));
         let (ahead, of) = (Arc::clone(&aws), Arc::clone(&launch_context));

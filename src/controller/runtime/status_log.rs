@@ -134,14 +134,14 @@ impl<'r> StatusLogger<'r> {
     fn log_incidents(&mut self, now: Timestamp, status: &Status) {
         // Forgets instances that are no longer terminating, so that a second interruption is
         // logged.
-        let is_gone = |what: &String| {
-            what.starts_with("i-")
+        let is_gone = |subject: &String| {
+            subject.starts_with("i-")
                 && !status
                     .terminating
                     .iter()
-                    .any(|terminating| terminating.instance.as_str() == what.as_str())
+                    .any(|terminating| terminating.instance.as_str() == subject.as_str())
         };
-        self.last_logged.retain(|what, _| !is_gone(what));
+        self.last_logged.retain(|subject, _| !is_gone(subject));
         for terminating in &status.terminating {
             let when = terminating.deadline.map(|at| format!(" at {at:.0}")).unwrap_or_default();
             let blocked = terminating.replacement_blocked.as_ref();
@@ -235,16 +235,16 @@ impl<'r> StatusLogger<'r> {
         }
     }
 
-    /// Logs `entry` about the subject `what`, unless its text is empty or unchanged.
-    fn log_if_changed(&mut self, now: Timestamp, what: &str, entry: Option<LogEntry>) {
+    /// Logs `entry` about a subject, unless its text is empty or unchanged.
+    fn log_if_changed(&mut self, now: Timestamp, subject: &str, entry: Option<LogEntry>) {
         let Some(entry) = entry else { return };
-        if self.last_logged.get(what) == Some(&entry.text) {
+        if self.last_logged.get(subject) == Some(&entry.text) {
             return;
         }
         if !entry.text.is_empty() {
             self.write(now, &entry);
         }
-        self.last_logged.insert(what.to_owned(), entry.text);
+        self.last_logged.insert(subject.to_owned(), entry.text);
     }
 
     fn write(&mut self, now: Timestamp, entry: &LogEntry) {

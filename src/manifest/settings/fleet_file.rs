@@ -15,7 +15,7 @@ use super::field_values::{money, set, share};
 use super::{apply_settings, controller_settings, is_within, normal_path};
 use crate::model::desired::{
     AssumedPods, Autoscaled, ClusterSettings, ConsolidationSettings, DeliverySettings,
-    DemandSettings, DomainShares, FLEET_FILE, FailureDomains, Fleet, MinValuesPolicy, Problem,
+    DemandSettings, FLEET_FILE, FailureDomains, Fleet, MaxShares, MinValuesPolicy, Problem,
     Renderer, Severity, Signer, SignerKey, Source, Tree, UnresolvedPolicy, WorstCase,
 };
 
@@ -308,10 +308,10 @@ fn failure_domains(pool: &str, field: &Field<'_>) -> Option<(PoolName, FailureDo
     Some((pool.into(), limits))
 }
 
-fn shares(field: &Field<'_>) -> Option<DomainShares> {
+fn shares(field: &Field<'_>) -> Option<MaxShares> {
     let map = field.map()?;
     let limit = |key| positive_share(&map.get(key)?, "which no pod can satisfy");
-    let shares = DomainShares { node: limit("node"), zone: limit("zone") };
+    let shares = MaxShares { node: limit("node"), zone: limit("zone") };
     map.finish(Severity::Error);
     Some(shares)
 }

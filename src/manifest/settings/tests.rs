@@ -4,7 +4,7 @@ use super::super::yaml::{Scalar, YamlNode, YamlValue, load, resolve};
 use super::*;
 use crate::model::desired::FLEET_FILE;
 use crate::model::desired::{
-    Autoscaled, DeliverySettings, DomainShares, Problem, Renderer, SignerKey, Tree, TreeFile,
+    Autoscaled, DeliverySettings, MaxShares, Problem, Renderer, SignerKey, Tree, TreeFile,
     UnresolvedPolicy,
 };
 use crate::model::ids::{Origin, ZoneName};
@@ -142,8 +142,8 @@ fn every_setting_is_read() {
     assert_eq!(fleet.consolidation.minimum_saving_milli_percent, 7_500);
     assert_eq!(fleet.consolidation.minimum_fleet_saving_milli_percent, 2_000);
     let limits = &fleet.failure_domains["web"];
-    assert_eq!(limits.workload, DomainShares { node: Some(25_000), zone: Some(50_000) });
-    assert_eq!(limits.pods, DomainShares { node: Some(12_500), zone: None });
+    assert_eq!(limits.workload, MaxShares { node: Some(25_000), zone: Some(50_000) });
+    assert_eq!(limits.pods, MaxShares { node: Some(12_500), zone: None });
     assert_eq!(fleet.max_offering_share, Some(34_000));
     let (unlimited, _) = read_text(&with_spec("  spot: {maxOfferingShare: 100%}\n"));
     assert_eq!(unlimited.max_offering_share, None);

@@ -246,8 +246,8 @@ fn invalid_fargate_profiles_are_reported_with_their_line() {
              fargateProfiles:\n- {profile}\n"
         );
         let problems = read_text(&text).problems;
-        let said = problems.iter().find(|problem| problem.message.contains(expected));
-        assert_eq!(said.map(|problem| problem.origin.line), Some(5), "{profile}: {problems:?}");
+        let found = problems.iter().find(|problem| problem.message.contains(expected));
+        assert_eq!(found.map(|problem| problem.origin.line), Some(5), "{profile}: {problems:?}");
     }
 }
 
@@ -329,8 +329,8 @@ fn invalid_node_groups_are_reported_with_their_line() {
         ),
     ] {
         let problems = read_text(&config(&format!("nodeGroups:\n- {group}"))).problems;
-        let said = problems.iter().find(|problem| problem.message.contains(expected));
-        assert_eq!(said.map(|problem| problem.origin.line), Some(5), "{group}: {problems:?}");
+        let found = problems.iter().find(|problem| problem.message.contains(expected));
+        assert_eq!(found.map(|problem| problem.origin.line), Some(5), "{group}: {problems:?}");
     }
 }
 
@@ -342,7 +342,7 @@ fn a_group_and_a_node_class_of_one_name_conflict() {
                  subnetSelectorTerms: [{ id: s }]\n  securityGroupSelectorTerms: [{ id: g }]\n";
     let text = format!("{}{class}", config("nodeGroups:\n- { name: web, instanceType: m5.large }"));
     let problems = read_text(&text).problems;
-    let said: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].starts_with("has the name of a pool or node class"), "{said:?}");
+    let messages: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
+    assert_eq!(messages.len(), 1, "{messages:?}");
+    assert!(messages[0].starts_with("has the name of a pool or node class"), "{messages:?}");
 }

@@ -467,10 +467,10 @@ fn user_data_is_never_quoted() {
     for user_data in [script, "[secret]", "{a: secret}"] {
         let text = node_class(&format!("{ALIAS}  userData: {user_data}\n"));
         let desired = read_text(&text);
-        let said = format!("{:?}", desired.problems);
-        assert!(!said.contains("secret") && !said.contains("TOKEN"), "{said}");
+        let problems = format!("{:?}", desired.problems);
+        assert!(!problems.contains("secret") && !problems.contains("TOKEN"), "{problems}");
         let is_script = user_data == script;
-        assert_eq!(desired.problems.is_empty(), is_script, "{said}");
+        assert_eq!(desired.problems.is_empty(), is_script, "{problems}");
     }
 }
 

@@ -273,14 +273,14 @@ pub struct FailureDomains {
     /// Source file and line.
     pub origin: Origin,
     /// Limits on the pods of each workload.
-    pub workload: DomainShares,
+    pub workload: MaxShares,
     /// Limits on all pods of the pool.
-    pub pods: DomainShares,
+    pub pods: MaxShares,
 }
 
 /// Maximum shares per node and per zone, in thousandths of a percent; `None` means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DomainShares {
+pub struct MaxShares {
     /// Maximum share per node.
     pub node: Option<u32>,
     /// Maximum share per zone.

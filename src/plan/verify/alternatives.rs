@@ -113,12 +113,11 @@ pub(super) fn check(context: &CheckContext<'_>, state: &EndState<'_>, violations
         }
         let Some(launch) = checker.launch(row, after) else { continue };
         for offering in &alternatives.offerings {
-            let what = (offering.instance_type.as_str(), offering.zone.as_str());
             if let Some((rule, fault)) = checker.broken_rule(&launch, offering) {
                 violations.report_row(
                     rule,
                     &alternatives.address,
-                    format!("{} in {}: {fault}", what.0, what.1),
+                    format!("{} in {}: {fault}", offering.instance_type, offering.zone),
                 );
             }
         }

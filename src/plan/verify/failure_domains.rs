@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Violations;
 use super::context::{CheckContext, CheckedRow};
-use crate::model::desired::{DomainShares, FailureDomains};
+use crate::model::desired::{FailureDomains, MaxShares};
 use crate::model::requirement::key;
 use crate::plan::wire::{DomainKind, ExceededLimit, workload_key};
 
@@ -39,7 +39,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
 /// Checks the pods of some rows against their maximum shares per node and zone.
 fn check_shares(
     name: &str,
-    shares: &DomainShares,
+    shares: &MaxShares,
     rows: &[&CheckedRow<'_>],
     pods: &dyn Fn(&CheckedRow<'_>) -> u32,
     total: u32,

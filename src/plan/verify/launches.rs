@@ -126,14 +126,14 @@ pub(super) fn is_excluded(
 fn template(context: &CheckContext<'_>, launch: &PlannedLaunch<'_>, violations: &mut Violations) {
     let PlannedLaunch { row, pool, after } = *launch;
     let set = |taints: &[Taint]| taints.iter().cloned().collect::<BTreeSet<_>>();
-    for (what, stated, declared) in [
+    for (field, stated, declared) in [
         ("taints", &after.taints, &pool.taints),
         ("startup_taints", &after.startup_taints, &pool.startup_taints),
     ] {
         violations.require_row_equal(
             "launch/taints",
             row.address,
-            what,
+            field,
             &set(stated),
             &set(declared),
         );

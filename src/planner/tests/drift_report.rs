@@ -115,11 +115,11 @@ fn absence_from_a_broken_repository_is_no_removal() {
     assert_eq!(changes(&plan), (0, 0));
     let row = &plan.capacity.demand[0];
     assert_eq!((&row.decided_by, row.counts.planned), (&Decider::World, 3));
-    let said: Vec<_> = plan.capacity.diagnostics.iter().map(|d| d.message.as_str()).collect();
+    let messages: Vec<_> = plan.capacity.diagnostics.iter().map(|d| d.message.as_str()).collect();
     let expected =
         "runs, and is not in the files that could be read: its 3 pods keep their capacity";
-    assert!(said.contains(&expected), "{said:?}");
-    assert!(!said.iter().any(|text| text.contains("terminating")), "{said:?}");
+    assert!(messages.contains(&expected), "{messages:?}");
+    assert!(!messages.iter().any(|text| text.contains("terminating")), "{messages:?}");
     let report = drift(&plan);
     let different = report.capacity.diagnostics.iter();
     let different = different.filter(|d| d.severity == DiagnosticSeverity::Behind);

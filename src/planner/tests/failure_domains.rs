@@ -2,7 +2,7 @@
 
 use crate::catalog::allocation;
 use crate::demand::{Demand, DemandMode};
-use crate::model::desired::{DomainShares, FailureDomains};
+use crate::model::desired::{FailureDomains, MaxShares};
 use crate::model::ids::{Origin, PoolName, WorkloadId};
 use crate::model::requirement::key;
 use crate::plan::wire::{AlternativesRow, DomainKind, FailureDomainReport};
@@ -22,18 +22,18 @@ fn cores(pods: u32) -> Scenario {
     scenario
 }
 
-fn limit(scenario: &mut Scenario, workload: DomainShares, pods: DomainShares) {
+fn limit(scenario: &mut Scenario, workload: MaxShares, pods: MaxShares) {
     let origin = Origin::new("fleetwright.yaml", 1);
     let limits = FailureDomains { origin, workload, pods };
     scenario.desired.failure_domains.insert("default".into(), limits);
 }
 
-fn node(share: u32) -> DomainShares {
-    DomainShares { node: Some(share), zone: None }
+fn node(share: u32) -> MaxShares {
+    MaxShares { node: Some(share), zone: None }
 }
 
-fn zone(share: u32) -> DomainShares {
-    DomainShares { node: None, zone: Some(share) }
+fn zone(share: u32) -> MaxShares {
+    MaxShares { node: None, zone: Some(share) }
 }
 
 fn report(plan: &Plan) -> &FailureDomainReport {
@@ -64,7 +64,7 @@ fn node_share_limits_a_workload_and_its_cost_is_reported() {
     let mut scenario = cores(12);
     let free = scenario.plan();
     assert!(pods_by_domain(&free).0.iter().any(|pods| *pods > 3), "{:?}", pods_by_domain(&free).0);
-    limit(&mut scenario, node(QUARTER), DomainShares::default());
+    limit(&mut scenario, node(QUARTER), MaxShares::default());
     let plan = scenario.plan();
     assert!(pods_by_domain(&plan).0.iter().all(|pods| *pods <= 3), "{:?}", pods_by_domain(&plan).0);
     assert_eq!(plan.capacity.pods.placed, 12);
@@ -79,7 +79,7 @@ fn share_of_all_pods_counts_every_workload() {
     let other = WorkloadId { name: "other".into(), ..id.clone() };
     let workload = crate::model::desired::Workload { id: other.clone(), ..workload.clone() };
     scenario.desired.workloads.insert(other, workload);
-    limit(&mut scenario, DomainShares::default(), node(QUARTER));
+    limit(&mut scenario, MaxShares::default(), node(QUARTER));
     let plan = scenario.plan();
     let (pods, _) = pods_by_domain(&plan);
     assert_eq!(pods.iter().sum::<u32>(), 12);
@@ -90,8 +90,7 @@ fn share_of_all_pods_counts_every_workload() {
 fn zone_share_limits_the_pods_of_a_zone() {
     let mut scenario = cores(12);
     assert_eq!(pods_by_domain(&scenario.plan()).1.len(), 1, "a single node is cheapest");
-    for (workload, pods) in
-        [(zone(HALF), DomainShares::default()), (DomainShares::default(), zone(HALF))]
+    for (workload, pods) in [(zone(HALF), MaxShares::default()), (MaxShares::default(), zone(HALF))]
     {
         limit(&mut scenario, workload, pods);
         let plan = scenario.plan();
@@ -106,7 +105,7 @@ fn unreachable_limit_is_reported_and_pods_are_placed() {
     let mut scenario = cores(12);
     let pool = scenario.desired.pools.get_mut("default").expect("a declared object");
     pool.requirements.push(requirement(key::ZONE, &["us-east-1a"]));
-    limit(&mut scenario, zone(HALF), DomainShares::default());
+    limit(&mut scenario, zone(HALF), MaxShares::default());
     let plan = scenario.plan();
     assert_eq!(plan.capacity.pods.placed, 12);
     let [beyond] = report(&plan).beyond.as_slice() else { panic!("a single zone has all pods") };
@@ -118,7 +117,7 @@ fn unreachable_limit_is_reported_and_pods_are_placed() {
 fn limit_applies_only_to_new_pods() {
     let mut scenario = cores(12);
     scenario.carry_out(&scenario.solve());
-    limit(&mut scenario, node(QUARTER), DomainShares::default());
+    limit(&mut scenario, node(QUARTER), MaxShares::default());
     let plan = scenario.plan();
     assert_eq!((plan.summary.add, plan.summary.destroy), (0, 0));
     assert_eq!(report(&plan).beyond[0].holds, 12);
@@ -134,7 +133,7 @@ fn limit_applies_only_to_new_pods() {
 
 #[test]
 fn plan_after_an_apply_still_satisfies_the_limit() {
-    for (workload, pods) in [(node(QUARTER), DomainShares::default()), (zone(HALF), node(HALF))] {
+    for (workload, pods) in [(node(QUARTER), MaxShares::default()), (zone(HALF), node(HALF))] {
         let mut scenario = cores(12);
         limit(&mut scenario, workload, pods);
         scenario.carry_out(&scenario.solve());
@@ -148,7 +147,7 @@ fn plan_after_an_apply_still_satisfies_the_limit() {
 fn limit_applies_only_to_its_own_pool() {
     let mut scenario = cores(12);
     let mut limits = scenario.desired.failure_domains.clone();
-    limit(&mut scenario, node(QUARTER), DomainShares::default());
+    limit(&mut scenario, node(QUARTER), MaxShares::default());
     limits.insert(PoolName::from("elsewhere"), scenario.desired.failure_domains["default"].clone());
     scenario.desired.failure_domains = limits;
     let plan = scenario.plan();
@@ -180,7 +179,7 @@ fn verification_finds_an_unreported_excess() {
 
 #[test]
 fn alternatives_stay_in_the_zone_of_a_limited_pool() {
-    for shares in [(zone(HALF), DomainShares::default()), (DomainShares::default(), zone(HALF))] {
+    for shares in [(zone(HALF), MaxShares::default()), (MaxShares::default(), zone(HALF))] {
         let mut scenario = cores(40);
         scenario.pool().requirements[1] = requirement("karpenter.sh/capacity-type", &["spot"]);
         let zones = |plan: &Plan| -> BTreeSet<bool> {

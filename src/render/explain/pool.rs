@@ -37,14 +37,14 @@ pub struct PoolExplanation<'a> {
     unschedulable: Vec<&'a UnschedulableRow>,
 }
 
-/// Finds the pool that `what` names as `nodepool/NAME` or `NAME`.
+/// Finds the pool that `query` names as `nodepool/NAME` or `NAME`.
 pub(super) fn explain_pool<'a>(
     plan: &'a Plan,
     desired: Option<&'a Desired>,
-    what: &str,
+    query: &str,
 ) -> Option<PoolExplanation<'a>> {
-    let name = match what.split_once('/') {
-        None => what,
+    let name = match query.split_once('/') {
+        None => query,
         Some((kind, name)) if POOL_KINDS.iter().any(|known| kind.eq_ignore_ascii_case(known)) => {
             name
         }
@@ -74,9 +74,9 @@ fn pool_names<'a>(plan: &'a Plan, desired: Option<&'a Desired>) -> BTreeSet<&'a 
     declared.chain(states).map(PoolName::as_str).collect()
 }
 
-/// Returns the pools whose name is similar to `what`, as `nodepool/NAME`.
-pub(super) fn similar_names(plan: &Plan, desired: Option<&Desired>, what: &str) -> Vec<String> {
-    let (prefix, name) = what.split_once('/').unwrap_or(("nodepool", what));
+/// Returns the pools whose name is similar to `query`, as `nodepool/NAME`.
+pub(super) fn similar_names(plan: &Plan, desired: Option<&Desired>, query: &str) -> Vec<String> {
+    let (prefix, name) = query.split_once('/').unwrap_or(("nodepool", query));
     if !POOL_KINDS.iter().any(|known| prefix.eq_ignore_ascii_case(known)) {
         return Vec::new();
     }

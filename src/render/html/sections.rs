@@ -39,8 +39,8 @@ pub(in crate::render) fn comparison(plan: &Plan) -> String {
         let name = text(&workload_key(&row.workload), NAME);
         format!("<li>{name}: {}{}</li>\n", text(&words::pods_text(row, "→"), LINE), place(row))
     });
-    let back = found.withdrawn.iter().take(100);
-    let back = back.map(|said| format!("<li>withdrawn: {}</li>\n", text(said, LINE)));
+    let withdrawn = found.withdrawn.iter().take(100);
+    let withdrawn = withdrawn.map(|change| format!("<li>withdrawn: {}</li>\n", text(change, LINE)));
     let items = |items: String| {
         if items.is_empty() { items } else { format!("<ul>\n{items}</ul>\n") }
     };
@@ -56,7 +56,7 @@ pub(in crate::render) fn comparison(plan: &Plan) -> String {
         items(pods.collect()),
         text(&words::pending_text(found), LINE),
         list(&found.pending),
-        items(back.collect())
+        items(withdrawn.collect())
     )
 }
 
@@ -74,13 +74,17 @@ pub(in crate::render) fn checks(plan: &Plan) -> String {
             | CheckStatus::Unknown
             | CheckStatus::Other(_) => "del",
         };
-        let said = check.problems.iter().chain(&check.exceptions);
-        let said: Vec<String> = said.map(|problem| text(problem, LINE)).collect();
+        let lines: Vec<String> = check
+            .problems
+            .iter()
+            .chain(&check.exceptions)
+            .map(|problem| text(problem, LINE))
+            .collect();
         format!(
             "<tr><td class=\"{class}\">{}</td><td><code>{}</code></td><td>{}</td></tr>\n",
             text(check.status.as_str(), 20),
             text(&check.name, NAME),
-            said.join("<br>")
+            lines.join("<br>")
         )
     };
     let rows: String = plan.checks.iter().map(row).collect();

@@ -133,14 +133,14 @@ pub(super) fn effect(plan: &Plan) -> String {
     let [before, after] = header::capacity_totals(plan);
     let monthly = |price: crate::model::units::MicroUsd| dollars(price.per_month(), 2);
     let mut pods_text = format!("{}, {} placed", pods.total, pods.placed);
-    for (n, what) in [
+    for (n, state) in [
         (pods.unschedulable, "unschedulable"),
         (pods.served_by_cluster_autoscaler, "served by cluster-autoscaler"),
         (pods.fargate, "on Fargate"),
         (pods.unresolved, "not counted (sources)"),
     ] {
         if n > 0 {
-            let _ = write!(pods_text, ", **{n} {what}**");
+            let _ = write!(pods_text, ", **{n} {state}**");
         }
     }
     let gap = if cost.hourly_after.0 > 0 && cost.lower_bound_hourly.0 > 0 {
@@ -299,12 +299,12 @@ pub(super) fn cost(plan: &Plan, room: usize) -> String {
         return String::new();
     }
     let mut lines = vec!["| | | nodes | per hour |".to_owned(), "|---|---|--:|--:|".to_owned()];
-    for (what, rows) in [
+    for (kind, rows) in [
         ("pool", &parts.by_pool),
         ("zone", &parts.by_zone),
         ("capacity type", &parts.by_capacity_type),
     ] {
-        lines.extend(rows.iter().map(|row| cost_row(what, row)));
+        lines.extend(rows.iter().map(|row| cost_row(kind, row)));
     }
     lines.push(String::new());
     if let Some(range) = &parts.range {
@@ -327,10 +327,10 @@ pub(super) fn cost(plan: &Plan, room: usize) -> String {
     fold("Cost in parts", &fit(&lines, room.saturating_sub(80), "…"))
 }
 
-fn cost_row(what: &str, row: &CostRow) -> String {
+fn cost_row(kind: &str, row: &CostRow) -> String {
     let CostRow { name, nodes_before, nodes_after, hourly_before, hourly_after } = row;
     let (name, before, after) = (code(name, 60), hourly(*hourly_before), hourly(*hourly_after));
-    format!("| {what} | {name} | {nodes_before} → {nodes_after} | {before} → {after} |")
+    format!("| {kind} | {name} | {nodes_before} → {nodes_after} | {before} → {after} |")
 }
 
 /// Returns problems of the inputs; errors are not folded.

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn explained(what: &str) -> String {
+fn explained(query: &str) -> String {
     let plan = plan();
-    explain(&plan, None, what).expect("it is in the plan").text(&TextStyle::default())
+    explain(&plan, None, query).expect("it is in the plan").text(&TextStyle::default())
 }
 
 #[test]
@@ -16,8 +16,8 @@ fn explaining_an_unresolved_object_gives_the_reason() {
         origin: crate::model::ids::Origin::new("roll.yaml", 3),
         reason: "kind Rollout is not read yet".into(),
     }];
-    for what in ["web/roll", "roll", "Rollout web/roll", "web/Rollout/roll"] {
-        let error = explain(&open, None, what).expect_err("no workload");
+    for query in ["web/roll", "roll", "Rollout web/roll", "web/Rollout/roll"] {
+        let error = explain(&open, None, query).expect_err("no workload");
         assert_eq!(
             error.to_string(),
             "`Rollout web/roll` (roll.yaml:3) is unresolved, so none of its pods are planned: kind \
@@ -106,7 +106,7 @@ fn node_explanation_accepts_address_name_and_instance() {
 #[test]
 fn unknown_name_suggests_similar_names() {
     let plan = plan();
-    let error = |what: &str| explain(&plan, None, what).expect_err("not in the plan");
+    let error = |query: &str| explain(&plan, None, query).expect_err("not in the plan");
     assert_eq!(error("web/apu").hint(), "did you mean web/api?");
     assert_eq!(error("web/Deployment/apu").hint(), "did you mean web/api?");
     assert_eq!(error("apu").hint(), "did you mean web/api?");

@@ -137,24 +137,24 @@ fn world_alerts(status: &Status, kind: PageKind) -> Vec<String> {
     lines
 }
 
-fn suspension_alert(what: &str, suspension: &Suspension) -> String {
+fn suspension_alert(title: &str, suspension: &Suspension) -> String {
     let until = suspension.until.map_or_else(
         || "until an operator ends it".to_owned(),
         |at| format!("until {}", moment(at)),
     );
     format!(
-        "<strong>{what}</strong> by {} since {}, {until}: {}",
+        "<strong>{title}</strong> by {} since {}, {until}: {}",
         text(&suspension.by, NAME),
         moment(suspension.since),
         text(&suspension.reason, LINE)
     )
 }
 
-fn read_alert(what: &str, reads: &SourceState) -> Option<String> {
+fn read_alert(source: &str, reads: &SourceState) -> Option<String> {
     let (error, since) = reads.error.as_ref()?;
     let last = reads.read_at.map_or_else(|| "never".to_owned(), |at| format!("at {}", moment(at)));
     Some(format!(
-        "{what} cannot be read since {} ({} times in a row, last read {last}): {}",
+        "{source} cannot be read since {} ({} times in a row, last read {last}): {}",
         moment(*since),
         reads.failures,
         text(error, LINE)

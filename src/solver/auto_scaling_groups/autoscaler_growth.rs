@@ -91,20 +91,20 @@ pub(in crate::solver) struct Growths {
     pub(in crate::solver) messages: Vec<String>,
 }
 
-/// Moves pods from `places.unplaced` to the groups that Cluster Autoscaler scales up for them.
+/// Moves pods from `placements.unplaced` to the groups that Cluster Autoscaler scales up for them.
 /// Pods for which `waits` is false stay.
 pub(in crate::solver) fn grow(
     input: &Input,
     groups: &[PodGroup],
-    places: &mut PodPlacements,
+    placements: &mut PodPlacements,
     waits: impl Fn(usize) -> bool,
 ) -> Growths {
     let mut growths = Growths::default();
-    if places.unplaced.is_empty() {
+    if placements.unplaced.is_empty() {
         return growths;
     }
     let found = cluster_autoscalers(input.desired, input.observed).into_iter();
-    let acting = found.filter(|autoscaler| acts(autoscaler, input.demand, groups, places));
+    let acting = found.filter(|autoscaler| acts(autoscaler, input.demand, groups, placements));
     let acting: Vec<(&WorkloadId, &AutoscalerFlags)> =
         acting.filter_map(|autoscaler| Some((autoscaler.workload, autoscaler.flags?))).collect();
     let with_observed = with_observed_groups(input, &acting, &mut growths.messages);
@@ -112,7 +112,7 @@ pub(in crate::solver) fn grow(
     let mut budget = WorkBudget::new(STEPS_MAX);
     for (autoscaler, flags) in acting {
         let rules = Rules::new(input, groups, flags.priority_cutoff());
-        let mut pending = places.unplaced.clone();
+        let mut pending = placements.unplaced.clone();
         pending.retain(|at, _| waits(*at) && rules.is_expected(&groups[*at].shape));
         if pending.is_empty() {
             continue;
@@ -127,7 +127,7 @@ pub(in crate::solver) fn grow(
         while let Some((set, packing, instead)) = round.next(&mut sets) {
             for (at, nodes, pods) in round.distribute(&set, packing) {
                 for (group, count) in &pods {
-                    take(&mut places.unplaced, *group, *count);
+                    take(&mut placements.unplaced, *group, *count);
                     take(&mut round.pending, *group, *count);
                 }
                 let choice = &round.choices[at];
@@ -170,11 +170,11 @@ fn acts(
     autoscaler: &ClusterAutoscaler<'_>,
     demand: &Demand,
     groups: &[PodGroup],
-    places: &PodPlacements,
+    placements: &PodPlacements,
 ) -> bool {
     let is_one = |group: &usize| groups[*group].workload == *autoscaler.workload;
     autoscaler.is_running
-        || places.placements.iter().any(|(group, nodes)| is_one(group) && !nodes.is_empty())
+        || placements.by_group.iter().any(|(group, nodes)| is_one(group) && !nodes.is_empty())
         || demand.fargate.iter().any(|taken| taken.workload == *autoscaler.workload)
 }
 

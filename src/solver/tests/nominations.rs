@@ -214,8 +214,8 @@ fn launched_nodes_without_pods_receive_the_pods_that_the_last_plan_places_there(
     assert!(second.launches.is_empty(), "{:?}", second.launches);
     let by_node = |placements: &BTreeMap<usize, BTreeMap<NodeRef, u32>>| -> BTreeMap<_, _> {
         let all = placements.iter().flat_map(|(group, places)| {
-            places.iter().map(|(place, count)| {
-                let node = match place {
+            places.iter().map(|(node_ref, count)| {
+                let node = match node_ref {
                     NodeRef::Launch(index) => nodes[*index].clone(),
                     NodeRef::Existing(name) => name.clone(),
                 };

@@ -72,7 +72,7 @@ fn summary(scenario: &Scenario, solution: &Solution) -> FleetSummary {
     let workloads: Vec<String> =
         scenario.desired.workloads.keys().map(|id| id.name.to_string()).collect();
     let target = &solution.target;
-    let zone_of = |place: &NodeRef| match place {
+    let zone_of = |node_ref: &NodeRef| match node_ref {
         NodeRef::Launch(index) => target.launches[*index].node.zone.to_string(),
         NodeRef::Existing(name) => zone_in(&scenario.observed, name.as_str()),
     };
@@ -82,8 +82,8 @@ fn summary(scenario: &Scenario, solution: &Solution) -> FleetSummary {
     };
     for (group, places) in &target.placements {
         let mut zones: BTreeMap<String, u32> = BTreeMap::new();
-        for (place, count) in places {
-            *zones.entry(zone_of(place)).or_insert(0) += count;
+        for (node_ref, count) in places {
+            *zones.entry(zone_of(node_ref)).or_insert(0) += count;
         }
         let mut nodes: Vec<u32> = places.values().copied().collect();
         let mut zones: Vec<u32> = zones.into_values().collect();
@@ -189,7 +189,7 @@ fn anti_affinity_applies_in_both_directions() {
             .placements
             .values()
             .map(|on| {
-                let domain = |place: &NodeRef| match place {
+                let domain = |node_ref: &NodeRef| match node_ref {
                     NodeRef::Launch(index) if key == ZONE => {
                         solution.target.launches[*index].node.zone.to_string()
                     }

@@ -331,7 +331,7 @@ fn dry_run_is_denied_like_the_launch() {
             let desired = read_pools(&format!("id: {image}}}]\n  {more} #"));
             let aws = Aws::from_config(&account(&proxy.url), CLUSTER);
             let found = aws.preflight(&desired, None).await.prerequisites;
-            let launch = found.iter().find(|one| one.what == "node class web: launch");
+            let launch = found.iter().find(|one| one.name == "node class web: launch");
             let state = &launch.expect("a requirement").state;
             assert_eq!(
                 matches!(state, PrerequisiteState::Met { .. }),

@@ -11,7 +11,7 @@ fn empty_nodes_are_no_mass_removal() {
                 row.reason = Reason::Retire { because: because.clone() };
             });
         });
-        mass_removal(&given.plan, &given.circumstances()).is_some()
+        mass_removal(&given.plan, &given.context()).is_some()
     };
     assert!(mass(RetireReason::PoolRemoved));
     assert!(!mass(RetireReason::Empty { saves_hourly: crate::model::units::MicroUsd(0) }));
@@ -35,7 +35,7 @@ fn mass_removal_counts_unreplaced_nodes() {
             g.revision.controller.mass_removal = most;
             change(g);
         });
-        mass_removal(&given.plan, &given.circumstances()).is_some()
+        mass_removal(&given.plan, &given.context()).is_some()
     };
     // The plan removes two rows without replacement: too few, whatever the share.
     assert!(!most(CountOrShare::Share(1_000), |_| ()));
@@ -70,7 +70,7 @@ fn commit_explains_a_mass_removal_and_a_vanished_pool_or_pods_do_not() {
             g.persisted.baseline = before.map(of);
             g.observed = Observed::of_cluster("c", super::now()).with_pods(pods(now));
         });
-        mass_removal(&given.plan, &given.circumstances()).expect("it is one").unexplained
+        mass_removal(&given.plan, &given.context()).expect("it is one").unexplained
     };
     let current = GateScenario::new().revision.commit;
     assert_eq!(found("an earlier one", Some(100), 10, because.clone()), None);
@@ -103,7 +103,7 @@ fn explained_mass_removal_goes_on_in_parts() {
     };
     // Half of the eight nodes.
     assert_eq!(given(false).allowed().len(), 4);
-    let all = evaluate_gates(&given(false).plan, &given(false).circumstances(), now());
+    let all = evaluate_gates(&given(false).plan, &given(false).context(), now());
     let blocked = GateDecision::Block(BlockedReason::MassRemoval { most: 4 });
     assert_eq!(all.iter().filter(|(_, verdict)| *verdict == blocked).count(), 4);
     assert_eq!(given(true).allowed().len(), 8, "its digest is approved");

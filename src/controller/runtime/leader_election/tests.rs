@@ -36,7 +36,7 @@ impl FakeApiServer {
         of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(state_keys: Option<StateKeys>) -> (Arc<Self>, Leadership) {
+    fn start(state_keys: Option<StateKeys>) -> (Arc<Self>, LeaderElector) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let server = Arc::<Self>::default();
@@ -56,7 +56,7 @@ impl FakeApiServer {
             poll: Duration::from_millis(20),
             hand_over_within: Duration::from_millis(600),
         };
-        (server, Leadership { timing, ..Leadership::new(&kubernetes, "run/a", state_keys) })
+        (server, LeaderElector { timing, ..LeaderElector::new(&kubernetes, "run/a", state_keys) })
     }
 
     fn faults(&self, faults: &[ServerFault]) {
@@ -160,21 +160,21 @@ fn refusal(code: u16) -> Json {
 }
 
 /// Runs `work` against an API server during leader election; it receives the signals.
-fn run(work: impl AsyncFnOnce(&FakeApiServer, &Leadership, mpsc::Receiver<Signal>)) {
+fn run(work: impl AsyncFnOnce(&FakeApiServer, &LeaderElector, mpsc::Receiver<Signal>)) {
     run_with(None, work);
 }
 
 fn run_with(
     state_keys: Option<StateKeys>,
-    work: impl AsyncFnOnce(&FakeApiServer, &Leadership, mpsc::Receiver<Signal>),
+    work: impl AsyncFnOnce(&FakeApiServer, &LeaderElector, mpsc::Receiver<Signal>),
 ) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().build().expect("a runtime").block_on(async {
-        let (server, leadership) = FakeApiServer::start(state_keys);
+        let (server, elector) = FakeApiServer::start(state_keys);
         let (signals, received) = mpsc::channel(8);
-        let work = work(&server, &leadership, received);
+        let work = work(&server, &elector, received);
         tokio::select! {
-            () = leadership.run(signals) => unreachable!("it never ends"),
+            () = elector.run(signals) => unreachable!("it never ends"),
             end = tokio::time::timeout(Duration::from_mins(5), work) => {
                 end.expect("it ends");
             }
@@ -193,7 +193,7 @@ fn lost_to(holder: &str, to_apply: bool) -> Signal {
 
 #[test]
 fn failed_renewals_are_retried_while_the_lease_is_certain() {
-    run(async |server, leadership, mut received| {
+    run(async |server, elector, mut received| {
         assert_eq!(next(&mut received).await, Signal::LeaseGained);
         for fault in [
             ServerFault::Refuse,
@@ -208,7 +208,7 @@ fn failed_renewals_are_retried_while_the_lease_is_certain() {
             while *FakeApiServer::lock(&server.writes) < before + 3
                 || !FakeApiServer::lock(&server.faults).is_empty()
             {
-                assert!(leadership.is_certain(), "{fault:?}");
+                assert!(elector.is_certain(), "{fault:?}");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
@@ -219,12 +219,12 @@ fn failed_renewals_are_retried_while_the_lease_is_certain() {
 
 #[test]
 fn stolen_lease_is_lost_and_state_is_not_saved() {
-    run(async |server, leadership, mut received| {
+    run(async |server, elector, mut received| {
         assert_eq!(next(&mut received).await, Signal::LeaseGained);
         server.faults(&[ServerFault::StealLease]);
         assert_eq!(next(&mut received).await, lost_to("run/b", false));
-        assert!(!leadership.is_certain());
-        let saved = leadership.save(&PersistedState::default()).await;
+        assert!(!elector.is_certain());
+        let saved = elector.save(&PersistedState::default()).await;
         assert!(saved.is_err_and(|error| error.reason.contains("not held")));
         assert_eq!(server.holder(), "run/b", "the lease is not touched");
         // A released lease is taken again.
@@ -235,22 +235,22 @@ fn stolen_lease_is_lost_and_state_is_not_saved() {
 
 #[test]
 fn only_the_lease_holder_saves_state() {
-    run(async |server, leadership, mut received| {
+    run(async |server, elector, mut received| {
         assert_eq!(next(&mut received).await, Signal::LeaseGained);
         let state =
             PersistedState { served_commit: Some("a".repeat(40)), ..PersistedState::default() };
-        leadership.save(&state).await.expect("saved");
-        assert_eq!(leadership.load().await, Ok(state.clone()));
+        elector.save(&state).await.expect("saved");
+        assert_eq!(elector.load().await, Ok(state.clone()));
         // A renewal that waits for the same lock may consume the first fault.
         server.faults(&[ServerFault::Refuse; 2]);
         let other =
             PersistedState { served_commit: Some("b".repeat(40)), ..PersistedState::default() };
-        assert!(leadership.save(&other).await.is_err(), "it is refused");
+        assert!(elector.save(&other).await.is_err(), "it is refused");
         FakeApiServer::lock(&server.faults).clear();
-        assert!(leadership.is_certain(), "one refusal does not lose the lease");
+        assert!(elector.is_certain(), "one refusal does not lose the lease");
         server.steal_lease();
-        assert!(leadership.save(&state).await.is_err());
-        assert!(!leadership.is_certain());
+        assert!(elector.save(&state).await.is_err());
+        assert!(!elector.is_certain());
         // The save may notice it before a renewal does, which reports the holder.
         let lost = next(&mut received).await;
         if lost != lost_to("run/b", false) {
@@ -265,26 +265,26 @@ fn only_the_lease_holder_saves_state() {
 #[test]
 fn requested_lease_is_released_when_idle_or_after_timeout() {
     for busy_for in [Some(Duration::from_millis(200)), None] {
-        run(async |server, leadership, mut received| {
+        run(async |server, elector, mut received| {
             assert_eq!(next(&mut received).await, Signal::LeaseGained);
-            leadership.set_busy(true);
+            elector.set_busy(true);
             server.change(|lease| {
                 lease["metadata"]["annotations"] =
                     json!({ "fleetwright.dev/requested-by": "ci/7" });
             });
             assert_eq!(next(&mut received).await, lost_to("ci/7", true), "nothing new starts");
             let since = Instant::now();
-            assert!(leadership.is_certain(), "work in progress may end");
+            assert!(elector.is_certain(), "work in progress may end");
             if let Some(busy_for) = busy_for {
                 tokio::time::sleep(busy_for).await;
                 assert_eq!(server.holder(), "run/a");
-                leadership.set_busy(false);
+                elector.set_busy(false);
             }
             while !server.holder().is_empty() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             let least = busy_for.unwrap_or(Duration::from_millis(600));
-            assert!(since.elapsed() >= least && !leadership.is_certain());
+            assert!(since.elapsed() >= least && !elector.is_certain());
             assert_eq!(next(&mut received).await, lost_to("ci/7", true));
             // Only the apply may take the lease for a while.
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -323,19 +323,19 @@ async fn replace_record(
 #[test]
 fn older_sealed_record_in_the_lease_is_replaced() {
     let keys = StateKeys::parse(&"k".repeat(32)).expect("a key");
-    run_with(Some(keys.clone()), async |server, leadership, mut received| {
+    run_with(Some(keys.clone()), async |server, elector, mut received| {
         assert_eq!(next(&mut received).await, Signal::LeaseGained);
-        leadership.load().await.expect("loaded");
+        elector.load().await.expect("loaded");
         let commit = |name: &str| PersistedState {
             served_commit: Some(name.to_owned()),
             ..PersistedState::default()
         };
-        leadership.save(&commit("old")).await.expect("saved");
+        elector.save(&commit("old")).await.expect("saved");
         let old = record(server);
-        leadership.save(&commit("new")).await.expect("saved");
+        elector.save(&commit("new")).await.expect("saved");
         for replayed in [Some(old.as_str()), None, Some("{")] {
             replace_record(server, &mut received, replayed).await;
-            assert_eq!(leadership.load().await, Ok(commit("new")), "{replayed:?}");
+            assert_eq!(elector.load().await, Ok(commit("new")), "{replayed:?}");
             // The next renewal replaces the record, for processes that do not know it.
             while record(server) == replayed.unwrap_or_default() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -349,7 +349,7 @@ fn older_sealed_record_in_the_lease_is_replaced() {
 #[test]
 fn standby_remembers_the_state_of_the_leader() {
     let keys = StateKeys::parse(&"k".repeat(32)).expect("a key");
-    run_with(Some(keys.clone()), async |server, leadership, mut received| {
+    run_with(Some(keys.clone()), async |server, elector, mut received| {
         assert_eq!(next(&mut received).await, Signal::LeaseGained);
         let commit = |name: &str| PersistedState {
             served_commit: Some(name.to_owned()),
@@ -365,7 +365,7 @@ fn standby_remembers_the_state_of_the_leader() {
             lease["spec"]["leaseTransitions"] = 77.into();
         });
         assert_eq!(next(&mut received).await, lost_to("run/b", false));
-        while leadership.memory().next_seal(earlier) < earlier + Duration::from_secs(1) {
+        while elector.memory().next_seal(earlier) < earlier + Duration::from_secs(1) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         server.change(|lease| {
@@ -373,6 +373,6 @@ fn standby_remembers_the_state_of_the_leader() {
             lease["spec"]["holderIdentity"] = "".into();
         });
         assert_eq!(next(&mut received).await, Signal::LeaseGained);
-        assert_eq!(leadership.load().await, Ok(commit("new")));
+        assert_eq!(elector.load().await, Ok(commit("new")));
     });
 }

@@ -1,0 +1,163 @@
+//! Differences between any two plans.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::change_summary::change_summary;
+use super::wire::{Condition, Plan, Precondition};
+use crate::model::ids::{Address, Digest, PlanId};
+use crate::model::units::MicroUsd;
+
+/// Differences between two plans.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// The first plan.
+    pub a: PlanOverview,
+    /// The second plan.
+    pub b: PlanOverview,
+    /// True if both plans have the same decisions.
+    pub same_decisions: bool,
+    /// True if both plans have the same identity, so that an approval of one covers the other.
+    pub same_plan: bool,
+    /// Rows with different actions, by address.
+    pub rows: Vec<DifferenceRow>,
+    /// Rows with different preconditions, by address.
+    pub preconditions: Vec<ConditionDifference>,
+}
+
+/// Key data of one of the compared plans.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlanOverview {
+    /// Digest.
+    pub digest: Digest,
+    /// Identity.
+    pub plan_id: PlanId,
+    /// Commit.
+    pub commit: Option<String>,
+    /// Time that the plan is made for.
+    pub timestamp: Timestamp,
+    /// Numbers of rows that create, update and delete.
+    pub changes: [u32; 3],
+    /// Price per hour after the apply.
+    pub hourly_after: MicroUsd,
+    /// Number of unschedulable pods.
+    pub unschedulable: u32,
+}
+
+/// A row that differs between two plans.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct DifferenceRow {
+    /// Address of the row.
+    pub address: Address,
+    /// Action of the first plan; absent if it has no such row.
+    pub a: Option<String>,
+    /// Action of the second plan; absent if it has no such row.
+    pub b: Option<String>,
+}
+
+/// The preconditions of a row that only one of two plans has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConditionDifference {
+    /// Address of the row.
+    pub address: Address,
+    /// Preconditions of the first plan alone.
+    pub a: BTreeSet<Condition>,
+    /// Preconditions of the second plan alone.
+    pub b: BTreeSet<Condition>,
+}
+
+/// Returns the differences between two plans.
+#[must_use]
+pub fn difference(a: &Plan, b: &Plan) -> Difference {
+    Difference {
+        same_decisions: a.capacity.digest == b.capacity.digest,
+        same_plan: a.capacity.plan_id == b.capacity.plan_id,
+        rows: differing_rows(row_descriptions(a), row_descriptions(b)),
+        preconditions: differing_conditions(&conditions(a), &conditions(b)),
+        a: PlanOverview::new(a),
+        b: PlanOverview::new(b),
+    }
+}
+
+impl PlanOverview {
+    fn new(plan: &Plan) -> Self {
+        let capacity = &plan.capacity;
+        Self {
+            digest: capacity.digest.clone(),
+            plan_id: capacity.plan_id.clone(),
+            commit: capacity.base.commit.clone(),
+            timestamp: plan.timestamp,
+            changes: [plan.summary.add, plan.summary.change, plan.summary.destroy],
+            hourly_after: capacity.cost.hourly_after,
+            unschedulable: capacity.pods.unschedulable,
+        }
+    }
+}
+
+fn row_descriptions(plan: &Plan) -> BTreeMap<Address, String> {
+    plan.resource_changes.iter().map(|row| (row.address.clone(), change_summary(row))).collect()
+}
+
+fn conditions(plan: &Plan) -> BTreeMap<Address, BTreeSet<Condition>> {
+    let mut map: BTreeMap<Address, BTreeSet<Condition>> = BTreeMap::new();
+    for Precondition { address, condition } in &plan.capacity.base.preconditions {
+        map.entry(address.clone()).or_default().insert(condition.clone());
+    }
+    map
+}
+
+fn differing_conditions(
+    a: &BTreeMap<Address, BTreeSet<Condition>>,
+    b: &BTreeMap<Address, BTreeSet<Condition>>,
+) -> Vec<ConditionDifference> {
+    let addresses: BTreeSet<&Address> = a.keys().chain(b.keys()).collect();
+    let none = BTreeSet::new();
+    let row = |address: &Address| {
+        let (a, b) = (a.get(address).unwrap_or(&none), b.get(address).unwrap_or(&none));
+        let alone = |one: &BTreeSet<Condition>, other| one.difference(other).cloned().collect();
+        ConditionDifference { address: address.clone(), a: alone(a, b), b: alone(b, a) }
+    };
+    let rows = addresses.into_iter().map(row);
+    rows.filter(|row| !row.a.is_empty() || !row.b.is_empty()).collect()
+}
+
+fn differing_rows(
+    a: BTreeMap<Address, String>,
+    mut b: BTreeMap<Address, String>,
+) -> Vec<DifferenceRow> {
+    let mut rows = Vec::new();
+    for (address, a) in a {
+        let b = b.remove(&address);
+        if b.as_ref() != Some(&a) {
+            rows.push(DifferenceRow { address, a: Some(a), b });
+        }
+    }
+    rows.extend(b.into_iter().map(|(address, b)| DifferenceRow { address, a: None, b: Some(b) }));
+    rows.sort();
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::wire::Action;
+    use crate::testing::valid_plan::plan;
+
+    #[test]
+    fn difference_lists_rows_with_other_actions() {
+        let a = plan();
+        let none = difference(&a, &a.clone());
+        assert!(none.same_decisions && none.same_plan && none.rows.is_empty());
+        let mut b = plan();
+        let launch =
+            b.resource_changes.iter_mut().find(|row| row.change.actions == [Action::Create]);
+        let state = launch.and_then(|row| row.change.after.as_mut()).expect("a launched node");
+        state.instance_type = Some("x9.large".into());
+        let found = difference(&a, &b.with_identity());
+        assert!(!found.same_decisions && !found.same_plan);
+        assert_eq!(found.rows.len(), 1);
+        assert!(found.rows[0].b.as_ref().is_some_and(|b| b.starts_with("launch x9.large")));
+    }
+}

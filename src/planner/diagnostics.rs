@@ -1,0 +1,190 @@
+//! Diagnostics of a plan: problems of its inputs, and what the plan does not do.
+
+use super::{Inputs, Scope, cluster_autoscalers};
+use crate::catalog::warning_code;
+use crate::demand::{Decider, Demand, PodGroup};
+use crate::model::code::Code;
+use crate::model::desired::{Problem, Severity};
+use crate::model::ids::workload_key;
+use crate::model::observed::Observed;
+use crate::plan::wire::{Diagnostic, DiagnosticSeverity, Plan, ResourceKind};
+use crate::planner::lint::lints;
+use crate::solver::{Solution, UnschedulablePods, external_group_problems, unresolved_selectors};
+
+/// Maximum number of workloads listed in the note on undeclared workloads. The demand of the plan
+/// has a row for each of them.
+const UNDECLARED_NAMED_MAX: usize = 10;
+
+/// Maximum number of unread objects with a warning of their own.
+const UNREAD_NAMED_MAX: usize = 20;
+
+/// Returns the diagnostics that the inputs and the solution give, before there is a plan.
+pub(super) fn of_inputs(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Diagnostic> {
+    let diagnostic = |problem: &Problem| {
+        let severity = match problem.severity {
+            Severity::Error => DiagnosticSeverity::Error,
+            Severity::Warning => DiagnosticSeverity::Warning,
+        };
+        Diagnostic::new(severity, problem.object.clone(), problem.message.clone())
+            .origin(problem.origin.clone())
+            .maybe_hint(problem.hint.clone())
+            .code(problem.code)
+    };
+    let mut found = inputs.catalog.unknown_type_warnings(inputs.desired);
+    found.extend(inputs.catalog.unequal_type_warnings(inputs.desired));
+    found.extend(inputs.catalog.overlay_conflicts(inputs.desired));
+    found.extend(inputs.catalog.windows_price_warnings(inputs.desired));
+    found.extend(lints(inputs.desired, demand, inputs.catalog));
+    found.extend(external_group_problems(inputs.desired, inputs.observed));
+    found.extend(unresolved_selectors(inputs.desired, inputs.observed));
+    let problems = inputs.desired.problems.iter().chain(&demand.problems).chain(&found);
+    let mut list: Vec<Diagnostic> = problems.map(diagnostic).collect();
+    let catalog_note = |text: &String| Diagnostic::note("", text.clone()).code(warning_code(text));
+    list.extend(inputs.catalog.warnings.iter().map(catalog_note));
+    list.extend(undeclared_workloads(demand, demand.declarations_read(inputs.desired)));
+    list.extend(cluster_autoscalers::warnings(inputs.desired, inputs.observed));
+    list.extend(solution.refusals.iter().map(|message| Diagnostic::warning("", message.clone())));
+    list.sort();
+    list.dedup();
+    list
+}
+
+/// Returns a note for each running workload that was removed from the repository, and one note for
+/// all workloads that are not declared. `is_certain` is false if a part of the repository was not
+/// read.
+fn undeclared_workloads(demand: &Demand, is_certain: bool) -> Vec<Diagnostic> {
+    let mut notes = Vec::new();
+    let mut undeclared: Vec<&PodGroup> = Vec::new();
+    for group in &demand.groups {
+        match group.decided_by {
+            Decider::Removed => {
+                let pods: u32 = group.running.values().sum();
+                let message = format!(
+                    "is no longer in the repository: its {pods} pods are terminating and get no \
+                     capacity"
+                );
+                let object = format!("{} {}", group.workload.kind, group.workload);
+                notes.push(Diagnostic::note(object, message));
+            }
+            Decider::World => undeclared.push(group),
+            Decider::Git
+            | Decider::Schedule { .. }
+            | Decider::Autoscaler { .. }
+            | Decider::Buffer { .. } => {}
+        }
+    }
+    let pods =
+        undeclared.iter().fold(0_u32, |pods, group| pods.saturating_add(group.counts.planned));
+    let mut named: Vec<String> = undeclared
+        .iter()
+        .take(UNDECLARED_NAMED_MAX)
+        .map(|group| workload_key(&group.workload))
+        .collect();
+    if let Some(more) = undeclared.len().checked_sub(UNDECLARED_NAMED_MAX).filter(|more| *more > 0)
+    {
+        named.push(format!("and {more} more"));
+    }
+    let named = named.join(", ");
+    let (object, message) = match (undeclared.len(), is_certain) {
+        (0, _) => return notes,
+        (1, true) => (
+            named,
+            format!(
+                "runs although the repository does not declare it: its {pods} pods keep their \
+                 capacity"
+            ),
+        ),
+        (1, false) => (
+            named,
+            format!(
+                "runs, and is not in the files that could be read: its {pods} pods keep their \
+                 capacity"
+            ),
+        ),
+        (n, true) => (
+            String::new(),
+            format!(
+                "{n} workloads run although the repository does not declare them ({named}): their \
+                 {pods} pods keep their capacity"
+            ),
+        ),
+        (n, false) => (
+            String::new(),
+            format!(
+                "{n} workloads run, and are not in the files that could be read ({named}): their \
+                 {pods} pods keep their capacity"
+            ),
+        ),
+    };
+    notes.push(Diagnostic::note(object, message));
+    notes
+}
+
+/// Returns a warning for each address of the scope without a matching row, which is most likely a
+/// typing error.
+pub(super) fn unmatched_address_warnings(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
+    let Scope { target, exclude, replace, only: _, running: _ } = &inputs.scope;
+    let has_row = |pattern: &String| {
+        let scope = Scope { target: vec![pattern.clone()], ..Scope::default() };
+        plan.resource_changes.iter().any(|row| scope.allows(&row.address))
+    };
+    let has_node = |address: &String| {
+        let rows = plan.resource_changes.iter();
+        rows.filter(|row| row.change.before.is_some()).any(|row| address == row.address.as_str())
+    };
+    // A pool without nodes is a valid target even if it needs no launch.
+    let is_pool = |pattern: &String| {
+        let kind = format!("{}.", ResourceKind::Ec2Instance.as_str());
+        pattern.strip_prefix(&kind).is_some_and(|name| inputs.desired.pools.contains_key(name))
+    };
+    let warning = |address: &String, message: &str| {
+        Diagnostic::warning(address.clone(), message).code(Code::AddressUnknown)
+    };
+    let mut warnings = Vec::new();
+    for (patterns, message) in [
+        (target, "is targeted, and no row has this address"),
+        (exclude, "is excluded, and no row has this address"),
+    ] {
+        let unmatched = patterns.iter().filter(|pattern| !has_row(pattern) && !is_pool(pattern));
+        warnings.extend(unmatched.map(|pattern| warning(pattern, message)));
+    }
+    let unmatched = replace.iter().filter(|address| !has_node(address));
+    let message = "is to be replaced, and no node has this address";
+    warnings.extend(unmatched.map(|address| warning(address, message)));
+    warnings
+}
+
+/// Returns a warning for each object of the cluster that could not be understood.
+pub(super) fn unread_object_warnings(observed: &Observed) -> Vec<Diagnostic> {
+    let warning = |object: String, message: String| {
+        Diagnostic::warning(object, message).code(Code::ObjectUnreadable)
+    };
+    let named = observed.unread.iter().take(UNREAD_NAMED_MAX).map(|unread| {
+        let effect = match unread.nodes.len() {
+            0 => "no node is planned for it".to_owned(),
+            1 => "its node is kept".to_owned(),
+            nodes => format!("{nodes} nodes with its pods are kept"),
+        };
+        warning(unread.object.clone(), format!("{}: {effect}", unread.reason))
+    });
+    let more = observed.unread.len().saturating_sub(UNREAD_NAMED_MAX);
+    let others = (more > 0).then(|| {
+        warning(String::new(), format!("{more} more objects of the cluster could not be read"))
+    });
+    named.chain(others).collect()
+}
+
+/// Returns an error for each workload that a vertical autoscaler sizes beyond its largest permitted
+/// node. Its pods would be evicted and become unschedulable.
+pub(super) fn oversize_errors(demand: &Demand, solution: &Solution) -> Vec<Problem> {
+    let error = |unplaced: &UnschedulablePods| {
+        let workload = &demand.groups[unplaced.group].workload;
+        let sizing = demand.sizings.get(workload).filter(|sizing| sizing.applied)?;
+        let size = unplaced.oversize.as_ref()?;
+        Some(Problem::error(sizing.origin.clone(), sizing.autoscaler.clone(), format!(
+                "makes the pods of {workload} larger than any node they may run on ({}): {size}",
+                sizing.because
+            )).hint("bound it with maxAllowed, or let a pool have larger types").code(Code::TooSmall))
+    };
+    solution.target.unschedulable.iter().filter_map(error).collect()
+}
