@@ -102,7 +102,7 @@ fn latest_prices(
     let mut newest: BTreeMap<_, (Timestamp, MicroUsd)> = BTreeMap::new();
     for one in found {
         let set = one.timestamp.and_then(|at| Timestamp::from_second(at.secs()).ok());
-        let price = one.spot_price.and_then(|price| parse_micro_usd(&price));
+        let price = one.spot_price.and_then(|price| parse_price(&price));
         let offering = one.instance_type.zip(one.availability_zone);
         let (Some(set), Some(price), Some((kind, zone))) = (set, price, offering) else { continue };
         if now.duration_since(set) > PRICE_AGE_MAX {
@@ -121,20 +121,9 @@ fn latest_prices(
     by_type
 }
 
-/// Parses a price in dollars per hour, such as `0.031200`. Digits below a millionth are rounded up.
-pub(super) fn parse_micro_usd(text: &str) -> Option<MicroUsd> {
-    let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
-    let (millionth_digits, cut) = rest.split_at_checked(6).unwrap_or((rest, ""));
-    let is_number = |digits: &str| digits.bytes().all(|b| b.is_ascii_digit());
-    if whole.is_empty() || !is_number(whole) || !is_number(millionth_digits) || !is_number(cut) {
-        return None;
-    }
-    let millionths: i64 = format!("{millionth_digits:0<6}").parse().ok()?;
-    let up = i64::from(cut.bytes().any(|b| b != b'0'));
-    let whole: i64 = whole.parse().ok()?;
-    let price = whole.checked_mul(1_000_000)?.checked_add(millionths)?.checked_add(up)?;
-    // A price of zero is an unknown price.
-    (price > 0).then_some(MicroUsd(price))
+/// Parses a price in dollars per hour, such as `0.031200`. A price of zero is an unknown price.
+pub(super) fn parse_price(text: &str) -> Option<MicroUsd> {
+    MicroUsd::from_price_list(text).filter(|price| *price > MicroUsd::ZERO)
 }
 
 #[cfg(test)]
@@ -156,7 +145,7 @@ mod tests {
             ("1e3", None),
             ("", None),
         ] {
-            assert_eq!(parse_micro_usd(text), expected.map(MicroUsd), "{text}");
+            assert_eq!(parse_price(text), expected.map(MicroUsd), "{text}");
         }
     }
 

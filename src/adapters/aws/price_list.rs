@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::client::Aws;
 use super::errors::{port_error, refused};
-use super::offerings::parse_micro_usd;
+use super::offerings::parse_price;
 use super::rate_limiter::ApiBucket;
 use crate::apply::ports::PortError;
 use crate::model::ids::InstanceTypeName;
@@ -84,7 +84,7 @@ impl Aws {
             self.limiter.acquire(ApiBucket::Other).await;
             let Some(page) = pages.next().await else { return Ok(()) };
             let page = page.map_err(|error| port_error("list prices", &error))?;
-            into.extend(page.price_list().iter().filter_map(|product| parse_price(product)));
+            into.extend(page.price_list().iter().filter_map(|product| parse_product(product)));
         }
     }
 }
@@ -94,14 +94,14 @@ fn is_bare_metal(name: &str) -> bool {
 }
 
 /// Parses type and hourly price of a product. Returns `None` if it cannot be read.
-fn parse_price(product: &str) -> Option<(InstanceTypeName, MicroUsd)> {
+fn parse_product(product: &str) -> Option<(InstanceTypeName, MicroUsd)> {
     let product: Json = serde_json::from_str(product).ok()?;
     let name = product["product"]["attributes"]["instanceType"].as_str()?;
     let terms = product["terms"]["OnDemand"].as_object()?.values();
     let dimensions = terms.filter_map(|term| term["priceDimensions"].as_object());
     let hourly = dimensions.flat_map(serde_json::Map::values).filter(|d| d["unit"] == "Hrs");
     let prices =
-        hourly.filter_map(|dimension| parse_micro_usd(dimension["pricePerUnit"]["USD"].as_str()?));
+        hourly.filter_map(|dimension| parse_price(dimension["pricePerUnit"]["USD"].as_str()?));
     // Today there is only one term. With several, the highest price is safe: a plan must not
     // understate costs.
     Some((name.into(), prices.max()?))
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn only_hourly_prices_are_parsed() {
-        let read = |text: &str| parse_price(text).map(|(name, price)| (name.to_string(), price));
+        let read = |text: &str| parse_product(text).map(|(name, price)| (name.to_string(), price));
         let expected = Some(("m5.large".to_owned(), MicroUsd(107_000)));
         assert_eq!(read(&product("Hrs", "0.1070000000")), expected);
         for none in [product("Quantity", "0.1"), product("Hrs", "0.0000000000"), "{".to_owned()] {

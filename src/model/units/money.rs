@@ -26,6 +26,24 @@ impl MicroUsd {
     /// Zero.
     pub const ZERO: Self = Self(0);
 
+    /// Parses a price as AWS writes it, such as `0.0312000000`. Digits below a millionth are rounded
+    /// up.
+    #[must_use]
+    pub fn from_price_list(text: &str) -> Option<Self> {
+        let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
+        let (millionth_digits, cut) = rest.split_at_checked(6).unwrap_or((rest, ""));
+        let is_number = |digits: &str| digits.bytes().all(|b| b.is_ascii_digit());
+        if whole.is_empty() || !is_number(whole) || !is_number(millionth_digits) || !is_number(cut)
+        {
+            return None;
+        }
+        let millionths: i64 = format!("{millionth_digits:0<6}").parse().ok()?;
+        let up = i64::from(cut.bytes().any(|b| b != b'0'));
+        let whole: i64 = whole.parse().ok()?;
+        let price = whole.checked_mul(1_000_000)?.checked_add(millionths)?.checked_add(up)?;
+        Some(Self(price))
+    }
+
     /// Returns the monthly cost of an hourly price, for 730 hours.
     #[must_use]
     pub fn per_month(self) -> Self {
