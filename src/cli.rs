@@ -48,6 +48,8 @@ mod policy;
 mod preflight;
 #[cfg(feature = "page")]
 mod preview;
+#[cfg(feature = "live")]
+mod prices;
 mod progress;
 mod replan;
 mod repository;
@@ -184,6 +186,8 @@ fn dispatch(
         CommandSettings::Validate(settings) => validate::run(&settings, console),
         CommandSettings::CatalogList(settings) => catalog::list(&settings, console),
         CommandSettings::CatalogExplain(settings) => catalog::explain(&settings, console),
+        #[cfg(feature = "live")]
+        CommandSettings::CatalogPrices(settings) => prices::run(&settings, console),
         CommandSettings::Forecast(settings) => forecast::run(&settings, console),
         CommandSettings::Explain(settings) => explain::run(&settings, console),
         CommandSettings::Completions(shell) => {

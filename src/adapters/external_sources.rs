@@ -1,7 +1,7 @@
 //! External sources: the cache of their content, their files as a part of the tree, and downloads.
 //!
 //! A plan reads only content that the lock file names, from the cache, without a network. Downloads
-//! happen in `sources update` alone. Invariants: the content of a source has the digest of the lock
+//! happen in `sources update` and `catalog prices` alone. Invariants: the content of a source has the digest of the lock
 //! file, or none of its files are used. An archive is bounded in bytes and files, and none of its
 //! paths leads outside of its directory.
 
@@ -18,6 +18,8 @@ mod helm_repository;
 mod mounted_files;
 #[cfg(feature = "live")]
 mod oci_registry;
+#[cfg(feature = "live")]
+mod price_list;
 #[cfg(feature = "live")]
 mod resolver;
 

@@ -108,7 +108,6 @@ impl Catalog {
         let rows = snapshot::parse_types(&text).unwrap_or_default();
         let rows: BTreeMap<&str, &InstanceTypeRow<'_>> =
             rows.iter().filter(|r| !r.partial).map(|r| (r.name, r)).collect();
-        let list = snapshot::prices(self.region.as_str()).ok();
         let mut interner = Interner::default();
         for name in lacking {
             let own = market.types.get(&name).and_then(|facts| facts.to_row(&name));
@@ -124,7 +123,7 @@ impl Catalog {
                     continue;
                 }
             };
-            let price = list.as_ref().and_then(|list| list.hourly.get(name.as_str()).copied());
+            let price = self.listed.get(&name).copied();
             let zones = self.zones.iter();
             let offerings = zones.flat_map(|zone| offerings_in_zone(row, zone, price)).collect();
             let kind = InstanceType { offerings, ..instance_type(row, &mut interner) };
@@ -214,6 +213,7 @@ fn apply_market(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::desired::RegionPrices;
     use crate::model::market::ListPrices;
     use crate::model::market::TypeFacts;
     use crate::model::units::MicroUsd;
@@ -337,6 +337,51 @@ mod tests {
         assert_eq!(own.types["c5.large"].offerings[0].price, None, "not on the list");
         assert!(!own.prices.stand_in && own.prices.region.as_str() == "eu-west-1");
         assert!(own.warnings.iter().all(|w| !w.contains("are used instead")), "{:?}", own.warnings);
+    }
+
+    #[test]
+    fn prices_are_of_the_account_else_the_repository_else_embedded() {
+        let hourly = |prices: &[(&str, i64)]| {
+            let price = |(name, micros): &(&str, i64)| ((*name).into(), MicroUsd(*micros));
+            prices.iter().map(price).collect()
+        };
+        let own = RegionPrices {
+            format_version: 1,
+            region: "eu-west-1".into(),
+            version: "1".to_owned(),
+            published: Timestamp::UNIX_EPOCH,
+            currency: "USD".to_owned(),
+            hourly: hourly(&[("m5.large", 111_000), ("c5.large", 95_000), ("z9.big", 900_000)]),
+        };
+        let price = |catalog: &Catalog, name: &str| catalog.types[name].offerings[0].price;
+        let catalog = Catalog::load_with_prices(&"eu-west-1".into(), &[], Some(&own));
+        let catalog = catalog.expect("known region");
+        assert_eq!(price(&catalog, "m5.large"), Some(MicroUsd(111_000)));
+        assert_eq!(price(&catalog, "r5.large"), None, "no price of another region stands in");
+        let PriceSource { source, region, date, stand_in } = &catalog.prices;
+        assert_eq!((source.as_str(), region.as_str()), ("fleetwright.prices.json", "eu-west-1"));
+        assert_eq!((date.as_str(), *stand_in), ("1970-01-01", false));
+        assert!(catalog.warnings.iter().all(|w| !w.contains("are used instead")));
+
+        let zone = ZoneName::from("eu-west-1a");
+        let offered = |name: &str| (InstanceTypeName::from(name), [zone.clone()].into());
+        let mut market = Market {
+            zones: [(zone.clone(), "euw1-az1".into())].into(),
+            offered: ["m5.large", "c5.large", "z9.big"].map(offered).into(),
+            types: [("z9.big".into(), big())].into(),
+            ..market()
+        };
+        market.listed.hourly = hourly(&[("m5.large", 107_000)]);
+        let live = catalog.with_market(&market, &[]);
+        assert_eq!(price(&live, "m5.large"), Some(MicroUsd(107_000)), "the account's");
+        assert_eq!(price(&live, "c5.large"), Some(MicroUsd(95_000)), "the repository's");
+        assert_eq!(price(&live, "z9.big"), Some(MicroUsd(900_000)), "newer than the snapshot");
+
+        let elsewhere = Catalog::load_with_prices(&"us-east-1".into(), &[], Some(&own));
+        let embedded = Catalog::load(&"us-east-1".into(), &[]).expect("known region");
+        let elsewhere = elsewhere.expect("known region");
+        assert_eq!(price(&elsewhere, "m5.large"), price(&embedded, "m5.large"));
+        assert_eq!(elsewhere.prices, embedded.prices);
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! Loads the catalog of one region from the snapshot: zones, offerings, prices and warnings.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::instance_type::{InstanceType, Interner, Offering, instance_type, runs_kubernetes};
 use super::measured_nodes::MeasuredNodes;
-use super::snapshot::{self, InstanceTypeRow, PriceList, RegionRow};
+use super::snapshot::{self, InstanceTypeRow, RegionRow};
 use super::types::{Catalog, CatalogError, PriceSource, Zone};
 use crate::model::code::Code;
+use crate::model::desired::{PRICE_FILE, RegionPrices};
 use crate::model::ids::{InstanceTypeName, Region, ZoneId, ZoneName};
-use crate::model::market::{CapacityType, ZoneSetting};
+use crate::model::market::{ByInstanceType, CapacityType, ZoneSetting};
 use crate::model::similar_name::nearest;
 use crate::model::units::MicroUsd;
 
@@ -27,22 +29,30 @@ impl Catalog {
     /// Fails if the snapshot has no such region or zone, or if zones contradict each other. All
     /// problems are returned at once.
     pub fn load(region: &Region, zones: &[ZoneSetting]) -> Result<Self, CatalogError> {
+        Self::load_with_prices(region, zones, None)
+    }
+
+    /// Returns the catalog with the prices of a repository instead of embedded ones. A type that
+    /// they lack has no price. Prices of another region are ignored.
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::load`].
+    pub fn load_with_prices(
+        region: &Region,
+        zones: &[ZoneSetting],
+        own: Option<&RegionPrices>,
+    ) -> Result<Self, CatalogError> {
         let text = snapshot::region_text(region.as_str()).map_err(CatalogError::Snapshot)?;
         let text = text.ok_or_else(|| unknown_region(region))?;
         let offered = snapshot::parse_region(&text).map_err(CatalogError::Snapshot)?;
         let known = KnownZones::new(region, &offered);
         let zones = known.resolve(zones)?;
-        let prices = snapshot::prices(region.as_str()).map_err(CatalogError::Snapshot)?;
+        let (prices, listed) = list_prices(region, own)?;
 
         let rows = snapshot::types_text().map_err(CatalogError::Snapshot)?;
         let rows = snapshot::parse_types(&rows).map_err(CatalogError::Snapshot)?;
-        let types = types(&rows, &offered, &zones, &prices);
-        let prices = PriceSource {
-            source: "embedded list prices".to_owned(),
-            region: prices.region.into(),
-            date: prices.date.to_owned(),
-            stand_in: prices.region != region.as_str(),
-        };
+        let types = types(&rows, &offered, &zones, &listed);
         let warnings = warnings(region, &zones, &prices, &types);
         let measured = MeasuredNodes::default();
         Ok(Self {
@@ -50,12 +60,37 @@ impl Catalog {
             zones,
             types,
             prices,
+            listed: Arc::new(listed),
             warnings,
             measured,
             quotas: None,
             offered: None,
         })
     }
+}
+
+/// Returns the list prices of a repository if they are of `region`, else embedded ones.
+fn list_prices(
+    region: &Region,
+    own: Option<&RegionPrices>,
+) -> Result<(PriceSource, ByInstanceType<MicroUsd>), CatalogError> {
+    if let Some(own) = own.filter(|own| own.region == *region) {
+        let source = PriceSource {
+            source: PRICE_FILE.to_owned(),
+            region: region.clone(),
+            date: own.published.strftime("%Y-%m-%d").to_string(),
+            stand_in: false,
+        };
+        return Ok((source, own.hourly.clone()));
+    }
+    let list = snapshot::prices(region.as_str()).map_err(CatalogError::Snapshot)?;
+    let source = PriceSource {
+        source: "embedded list prices".to_owned(),
+        region: list.region.into(),
+        date: list.date.to_owned(),
+        stand_in: list.region != region.as_str(),
+    };
+    Ok((source, list.hourly))
 }
 
 /// Returns all zones of `region` that the snapshot knows.
@@ -189,7 +224,7 @@ fn types(
     rows: &[InstanceTypeRow<'_>],
     offered: &RegionRow<'_>,
     zones: &[Zone],
-    prices: &PriceList,
+    listed: &ByInstanceType<MicroUsd>,
 ) -> BTreeMap<InstanceTypeName, InstanceType> {
     let mut interner = Interner::default();
     let mut types = Vec::with_capacity(rows.len());
@@ -198,7 +233,7 @@ fn types(
         let has = |zone: &&Zone| {
             zone.id.as_str().strip_prefix(offered.prefix).is_some_and(|id| digits.contains(id))
         };
-        let price = prices.hourly.get(row.name).copied();
+        let price = listed.get(row.name).copied();
         let offerings: Vec<Offering> =
             zones.iter().filter(has).flat_map(|zone| offerings_in_zone(row, zone, price)).collect();
         if !offerings.is_empty() {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use miniz_oxide::inflate::decompress_to_vec_zlib;
 use serde::Deserialize;
 
+use crate::model::market::ByInstanceType;
 use crate::model::units::MicroUsd;
 
 include!(concat!(env!("OUT_DIR"), "/snapshot.rs"));
@@ -92,7 +93,7 @@ pub(super) struct RegionRow<'a> {
 pub(super) struct PriceList {
     pub(super) region: &'static str,
     pub(super) date: &'static str,
-    pub(super) hourly: BTreeMap<String, MicroUsd>,
+    pub(super) hourly: ByInstanceType<MicroUsd>,
 }
 
 /// Returns the regions whose offerings are known, by name.

@@ -1,5 +1,7 @@
 //! Catalogs other than the snapshot, for tests, benchmarks and what-if questions.
 
+use std::sync::Arc;
+
 use super::instance_type::{InstanceType, Interner, Offering, instance_type};
 use super::measured_nodes::MeasuredNodes;
 use super::snapshot::{DeviceRow, InstanceTypeRow};
@@ -152,7 +154,9 @@ impl Catalog {
             stand_in: false,
         };
         let (warnings, measured) = (Vec::new(), MeasuredNodes::default());
-        Self { region, zones, types, prices, warnings, measured, quotas: None, offered: None }
+        let listed = Arc::default();
+        let (quotas, offered) = (None, None);
+        Self { region, zones, types, prices, listed, warnings, measured, quotas, offered }
     }
 }
 

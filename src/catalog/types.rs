@@ -15,6 +15,7 @@ use super::node_resource::Allocation;
 use super::node_settings::NodeSettings;
 use crate::model::ids::{InstanceTypeName, Region, ZoneId, ZoneName};
 use crate::model::market::{ByInstanceType, Quotas};
+use crate::model::units::MicroUsd;
 
 /// The offerings and prices of one region.
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ pub struct Catalog {
     pub types: BTreeMap<InstanceTypeName, InstanceType>,
     /// The source of the prices.
     pub prices: PriceSource,
+    /// Hourly list prices, including those of types that the zones do not offer.
+    pub listed: Arc<ByInstanceType<MicroUsd>>,
     /// Warnings for the reader of a plan: stand-in prices, assumed zone ids, types without a price.
     pub warnings: Vec<String>,
     /// Capacity and allocatable measured on running nodes; empty before an observation.

@@ -13,7 +13,6 @@ use super::world_choice::WorldChoice;
 use super::{Console, Exit, embedded, output, planning, source_tree};
 use crate::apply::adoption::{AdoptRow, Adoption, adoption, with_adopted_nodes};
 use crate::apply::ports::{PortError, Tagger};
-use crate::catalog::Catalog;
 use crate::model::desired::Desired;
 use crate::model::observed::Observed;
 use crate::plan::{Plan, breakdown};
@@ -117,7 +116,7 @@ fn make_plan(
 ) -> Result<Plan, CliError> {
     let fleet = &repository.fleet;
     let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
-    let catalog = Catalog::load(&region, &fleet.zones)?;
+    let catalog = fleet.catalog(&region)?;
     let mut plan = planner::plan(&Inputs {
         desired: &repository.desired,
         observed,

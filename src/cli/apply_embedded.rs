@@ -13,7 +13,6 @@ use super::progress::ProgressReporter;
 use super::replan::Replanner;
 use super::{Console, Exit, files, settings, source_tree};
 use crate::apply::{ApplySettings, Ports, Receipt, apply, verify};
-use crate::catalog::Catalog;
 use crate::plan::Plan;
 use crate::simulator::{Delivery, World, eksctl_groups};
 
@@ -33,7 +32,7 @@ pub(super) fn carry_out(
     let now = plan.capacity.base.world.taken_at;
     let fleet = &repository.fleet;
     let genesis = genesis(fleet, now);
-    let catalog = Catalog::load(&genesis.cluster.region.as_str().into(), &fleet.zones)?;
+    let catalog = fleet.catalog(&genesis.cluster.region.as_str().into())?;
     let interrupted = interrupt_flag()?;
     let replanner = Replanner::new(&repository, &catalog);
     let mut settings = ApplySettings {

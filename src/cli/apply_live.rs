@@ -41,7 +41,7 @@ pub(super) fn carry_out(
         // No file of the cache counts: other jobs on the same computer may write to it.
         let answers = MarketAnswers::default();
         let market = repository.market_query().read_cached(&live.aws, &answers).await;
-        let catalog = planning::catalog(&fleet.region, &fleet.zones, Some(&market))?;
+        let catalog = planning::catalog(fleet, &fleet.region, Some(&market))?;
         let replanner = Replanner::new(&repository, &catalog);
         let settings = ApplySettings {
             approved: apply_settings.approved_digest.clone(),

@@ -11,6 +11,8 @@ mod view;
 pub(super) use bootstrap::{
     AllowArg, BootstrapArgs, BootstrapAwsArgs, CiArg, IdentityArg, TemplateFormatArg,
 };
+#[cfg(feature = "live")]
+pub(super) use catalog::CatalogPricesArgs;
 pub(super) use catalog::{
     CatalogArgs, CatalogExplainArgs, CatalogListArgs, FamilyArg, RegionArgs, SortArg,
 };

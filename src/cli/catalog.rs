@@ -1,6 +1,7 @@
 //! `catalog`: instance types, allocatable capacity of their nodes, and prices.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::args::SortArg;
 use super::error::CliError;
@@ -8,15 +9,19 @@ use super::repository::Repository;
 use super::settings::{
     CatalogExplainSettings, CatalogListSettings, Format, NodeSource, RegionSettings,
 };
-use super::{Console, Exit, output, planning, source_tree, world};
+use super::{Console, Exit, files, output, planning, source_tree, world};
 use crate::catalog::{Catalog, InstanceType, NodeSettings, Offering};
-use crate::model::desired::{AmiFamily, Desired};
+use crate::manifest::read_region_prices;
+use crate::model::desired::{AmiFamily, Desired, Fleet, PRICE_FILE, RegionPrices, Tree, TreeFile};
 use crate::model::ids::{InstanceTypeName, PoolName};
 use crate::render::{
     OfferingRow, TypeRow, Verbosity, allocatable_text, allocation_json, allocation_text,
     types_json, types_text,
 };
 use crate::solver::measured_resources;
+
+/// Maximum bytes of a price file. A region has some thousand types.
+const PRICE_FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn list(
     settings: &CatalogListSettings,
@@ -108,17 +113,34 @@ impl CatalogView {
     }
 }
 
+/// Returns the prices in the price file of a directory.
+fn prices_in(path: &Path) -> Result<Option<RegionPrices>, CliError> {
+    let file = path.join(PRICE_FILE);
+    if !file.exists() {
+        return Ok(None);
+    }
+    let content = Ok(files::read(&file, PRICE_FILE_BYTES_MAX)?.into());
+    let tree = Tree { files: vec![TreeFile { path: PRICE_FILE.into(), content }] };
+    let (prices, problem) = read_region_prices(&tree, &Fleet::default());
+    problem.map_or(Ok(prices), |problem| Err(CliError::from_problem(&problem)))
+}
+
 /// Opens the catalog of `source`, with the settings of its nodes.
 fn open(source: &NodeSource, console: &mut Console) -> Result<CatalogView, CliError> {
     let (name, source, world) = match source {
-        NodeSource::Options { region, node } => {
-            let catalog = Catalog::load(region, &[])?;
+        NodeSource::Options { region, node, path } => {
+            let prices = prices_in(path)?;
+            let catalog = Catalog::load_with_prices(region, &[], prices.as_ref())?;
             return Ok(CatalogView { catalog, node: (**node).clone(), pool: None });
         }
         NodeSource::Pool { name, source, world } => (name, source, world),
     };
     let repository = Repository::read(&source_tree::read(source)?);
     let desired = &repository.desired;
+    let mut problems = desired.problems.iter();
+    if let Some(problem) = problems.find(|problem| &*problem.origin.file == PRICE_FILE) {
+        return Err(CliError::from_problem(problem));
+    }
     let Some(pool) = desired.pools.get(name) else {
         let known: Vec<&str> = desired.pools.keys().map(PoolName::as_str).collect();
         let hint = match known.as_slice() {
@@ -137,7 +159,7 @@ fn open(source: &NodeSource, console: &mut Console) -> Result<CatalogView, CliEr
     let fleet = &repository.fleet;
     let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
     let market = world::market(&world, &repository, &observed);
-    let catalog = planning::catalog(&region, &fleet.zones, market.as_ref())?;
+    let catalog = planning::catalog(fleet, &region, market.as_ref())?;
     let measured = measured_resources(desired, &observed, &catalog);
     let catalog = Catalog { measured, ..catalog };
     let node = NodeSettings::new(pool, class);

@@ -7,7 +7,6 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::error::CliError;
 use super::repository::{FleetSettings, Repository};
-use crate::catalog::Catalog;
 use crate::demand::{ShapeContext, pod_shape};
 use crate::model::desired::Desired;
 use crate::model::observed::{ClusterIdentity, Observed};
@@ -34,7 +33,7 @@ pub(super) fn observe(
         return Ok(world.observed());
     }
     let region = world.cluster().region.as_str().into();
-    let catalog = Catalog::load(&region, &repository.fleet.zones)?;
+    let catalog = repository.fleet.catalog(&region)?;
     let groups = eksctl_groups(desired, &catalog);
     world
         .create_groups(&groups, GROUP_CREATION_MAX)

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::adapters::git::{GitError, GitErrorKind};
 use crate::catalog::CatalogError;
+use crate::model::desired::Problem;
 use crate::model::requirement::ParseRequirementsError;
 use crate::plan::ReadPlanError;
 use crate::render::{ExplainError, escape};
@@ -31,6 +32,12 @@ impl CliError {
     /// Returns an error with this text that exits with 1.
     pub(super) fn text(text: impl Into<String>) -> Self {
         Self::new(anyhow::Error::msg(text.into()))
+    }
+
+    /// Returns the error of a file that cannot be used.
+    pub(super) fn from_problem(problem: &Problem) -> Self {
+        let error = Self::text(format!("{}: {}", problem.origin, problem.message));
+        problem.hint.iter().fold(error, |error, hint| error.hint(hint.clone()))
     }
 
     pub(super) fn kind(self, kind: Exit) -> Self {

@@ -61,7 +61,7 @@ fn make_forecast(settings: &ForecastSettings, console: &mut Console) -> Result<F
     let fleet = &repository.fleet;
     let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
     let market = world::market(&choice, &repository, &observed);
-    let catalog = planning::catalog(&region, &fleet.zones, market.as_ref())?;
+    let catalog = planning::catalog(fleet, &region, market.as_ref())?;
     let demand = demand.unwrap_or(fleet.demand);
     let mut forecast = planner::forecast(
         &Inputs {

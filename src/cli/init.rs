@@ -151,7 +151,19 @@ fn summary(path: &Path, template: &FleetTemplate<'_>, jsonnet: usize) -> String 
     let _ = write!(
         out,
         "\nNext:\n  \
-         fleetwright validate{argument}             report problems in the files\n  \
+         fleetwright validate{argument}             report problems in the files\n"
+    );
+    let catalog = Catalog::load(&region.value.as_str().into(), &[]);
+    if cfg!(feature = "live") && catalog.is_ok_and(|catalog| catalog.prices.stand_in) {
+        let _ = writeln!(
+            out,
+            "  fleetwright catalog prices{argument}       download the list prices of {}",
+            escape(&region.value)
+        );
+    }
+    let _ = write!(
+        out,
+        "  \
          fleetwright plan{argument}                 show what these workloads need\n  \
          fleetwright plan{argument} --world live    show what to change in the cluster\n"
     );

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::error::CliError;
 use super::policy::Judge;
-use super::repository::Repository;
+use super::repository::{FleetSettings, Repository};
 use super::settings::{PlanningSettings, SourceSettings};
 use super::source_tree::{self, read};
 use super::unknown_address;
@@ -17,7 +17,7 @@ use crate::adapters::git::RemoteRepository;
 use crate::catalog::Catalog;
 use crate::demand::DemandMode;
 use crate::model::ids::Region;
-use crate::model::market::{Market, ZoneSetting};
+use crate::model::market::Market;
 use crate::model::observed::Observed;
 use crate::plan::wire::{Action, Base, BaseWorld, ResourceChange};
 use crate::plan::{Plan, breakdown, compare, is_incomplete};
@@ -123,7 +123,7 @@ impl<'s> PlanContext<'s> {
         let Self { settings, observation: Observation { world, observed, at }, market } = self;
         let fleet = &repository.fleet;
         let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
-        let catalog = catalog(&region, &fleet.zones, market.as_ref())?;
+        let catalog = catalog(fleet, &region, market.as_ref())?;
         let demand = settings.demand.unwrap_or(fleet.demand);
         let mut plan = planner::plan(&Inputs {
             desired: &repository.desired,
@@ -158,23 +158,24 @@ fn steers(settings: &PlanningSettings, repository: &Repository, world: &WorldCho
 
 /// Returns the catalog of the region, with the current EC2 offerings if known.
 pub(super) fn catalog(
+    fleet: &FleetSettings,
     region: &Region,
-    zones: &[ZoneSetting],
     market: Option<&Result<Market, String>>,
 ) -> Result<Catalog, CliError> {
     match market {
         Some(Ok(market)) => {
-            let catalog = Catalog::load(region, &market.resolve_zones(zones))?;
+            let zones = &fleet.zones;
+            let catalog = fleet.catalog_of_zones(region, &market.resolve_zones(zones))?;
             Ok(catalog.with_market(market, zones))
         }
         Some(Err(why)) => {
-            let mut catalog = Catalog::load(region, zones)?;
+            let mut catalog = fleet.catalog(region)?;
             catalog.warnings.push(format!(
                 "the current EC2 offerings are not known, and embedded data stands in: {why}"
             ));
             Ok(catalog)
         }
-        None => Ok(Catalog::load(region, zones)?),
+        None => Ok(fleet.catalog(region)?),
     }
 }
 

@@ -7,16 +7,19 @@ use super::signature_check::{SignatureTrust, check_signatures};
 use crate::adapters::external_sources::{MountedFiles, SourceCache};
 use crate::adapters::git::{RepositoryTree, TreeBase, UnreadDirectory, UnreadReason};
 use crate::adapters::renderers::Renderers;
+use crate::catalog::{Catalog, CatalogError};
 use crate::demand::DemandMode;
 use crate::manifest::ports::RepositoryFiles;
 #[cfg(feature = "sandbox")]
 use crate::manifest::{DeclaredObject, declared_objects};
-use crate::manifest::{is_read_directly, read_fleet, read_source_lock, render_rounds};
+use crate::manifest::{
+    is_read_directly, read_fleet, read_region_prices, read_source_lock, render_rounds,
+};
 use crate::model::commit::CommitSignature;
 use crate::model::desired::{
     AppliedBy, Autoscaled, ControllerSettings, Desired, FLEET_FILE, Fleet, GuardSettings,
-    PoolLimits, PricingCommitment, Problem, RenderResults, RepositoryLocation, Severity, Skipped,
-    Tree, Unresolved, UnresolvedPolicy, is_external,
+    PoolLimits, PricingCommitment, Problem, RegionPrices, RenderResults, RepositoryLocation,
+    Severity, Skipped, Tree, Unresolved, UnresolvedPolicy, is_external,
 };
 use crate::model::ids::{Origin, Region};
 use crate::model::market::{MarketQuery, ZoneSetting};
@@ -53,6 +56,8 @@ pub(super) struct FleetSettings {
     pub(super) cluster: String,
     pub(super) region: Region,
     pub(super) zones: Vec<ZoneSetting>,
+    /// List prices of the repository.
+    prices: Option<RegionPrices>,
     pub(super) demand: DemandMode,
     /// In the syntax of `--world`.
     pub(super) world: String,
@@ -112,6 +117,7 @@ impl Repository {
             path: tree.root_in_repository().to_owned(),
         };
         let (locked, lock_problem) = read_source_lock(&tree.tree);
+        let (prices, price_problem) = read_region_prices(&tree.tree, &fleet);
         let cache = SourceCache::from_environment();
         let files = MountedFiles::new(&*tree.files, &locked, cache.as_ref());
         let extended = files.extend_tree(&tree.tree);
@@ -121,6 +127,7 @@ impl Repository {
         visit(&extended, &fleet, &renderings);
         desired.problems.extend(problems);
         desired.problems.extend(lock_problem);
+        desired.problems.extend(price_problem);
         desired.skipped.extend(reserved_files(tree));
         desired.problems.extend(nothing_declared(&fleet, &desired, extended.files.len()));
         let (base, rendered) = base_with_inputs(tree, &renderings);
@@ -136,7 +143,7 @@ impl Repository {
         desired.unresolved.extend(unread.map(unresolved_directory));
         desired.unresolved.sort();
         let fleet_digest = fleet_digest(&fleet, tree, &rendered);
-        let fleet = FleetSettings::from_fleet(fleet);
+        let fleet = FleetSettings { prices, ..FleetSettings::from_fleet(fleet) };
         let is_whole = tree.is_whole_repository;
         Self { fleet, desired, base, is_whole, rendered, fleet_digest, signature }
     }
@@ -144,7 +151,12 @@ impl Repository {
     /// Returns the part for which EC2 offerings are read.
     pub(super) fn market_query(&self) -> MarketQuery<'_> {
         let Self { fleet, desired, .. } = self;
-        MarketQuery { region: &fleet.region, zones: &fleet.zones, pools: &desired.pools }
+        MarketQuery {
+            region: &fleet.region,
+            zones: &fleet.zones,
+            pools: &desired.pools,
+            has_prices: fleet.prices.is_some(),
+        }
     }
 
     /// Returns the facts that plans do not record. Changed files have no author.
@@ -294,6 +306,7 @@ impl FleetSettings {
             cluster: fleet.cluster.name,
             region: fleet.cluster.region,
             zones: zones.map(|(name, id)| ZoneSetting { name, id }).collect(),
+            prices: None,
             demand: match fleet.demand.autoscaled {
                 Autoscaled::Floor => DemandMode::Floor,
                 Autoscaled::Live => DemandMode::Live,
@@ -330,6 +343,20 @@ impl FleetSettings {
             )
             .hint("set spec.apply.by: ci; or remove the keys, and set spec.controller.approval: digest")
         })
+    }
+
+    /// Returns the catalog of `region`, with the prices of the repository.
+    pub(super) fn catalog(&self, region: &Region) -> Result<Catalog, CatalogError> {
+        self.catalog_of_zones(region, &self.zones)
+    }
+
+    /// Returns the catalog of these zones, with the prices of the repository.
+    pub(super) fn catalog_of_zones(
+        &self,
+        region: &Region,
+        zones: &[ZoneSetting],
+    ) -> Result<Catalog, CatalogError> {
+        Catalog::load_with_prices(region, zones, self.prices.as_ref())
     }
 
     /// Returns the cluster identity, as far as the repository declares it.

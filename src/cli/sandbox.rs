@@ -94,7 +94,7 @@ fn start_world(
     console: &Console,
 ) -> Result<(World, Catalog), CliError> {
     let world = embedded::copy(repository, directory, console.now())?;
-    let catalog = Catalog::load(&world.observed().region(), &repository.fleet.zones)?;
+    let catalog = repository.fleet.catalog(&world.observed().region())?;
     let mut delivered = Delivery::from_desired(&repository.desired, &world.observed());
     delivered.groups = eksctl_groups(&repository.desired, &catalog);
     world.deliver(&delivered).map_err(CliError::new)?;

@@ -77,6 +77,8 @@ pub(super) enum CommandSettings {
     Validate(ValidateSettings),
     CatalogList(CatalogListSettings),
     CatalogExplain(CatalogExplainSettings),
+    #[cfg(feature = "live")]
+    CatalogPrices(CatalogPricesSettings),
     Forecast(ForecastSettings),
     Explain(ExplainSettings),
     Init(InitSettings),
@@ -108,6 +110,14 @@ pub(super) struct InitSettings {
 pub(super) struct SourcesUpdateSettings {
     pub(super) path: PathBuf,
     /// True if the lock file is checked and stays unchanged.
+    pub(super) check: bool,
+}
+
+#[cfg(feature = "live")]
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CatalogPricesSettings {
+    pub(super) path: PathBuf,
+    /// True if the price file is checked and stays unchanged.
     pub(super) check: bool,
 }
 
@@ -380,6 +390,10 @@ fn catalog(args: CatalogArgs) -> Result<CommandSettings, CliError> {
     Ok(match args {
         CatalogArgs::List(args) => CommandSettings::CatalogList(catalog_list(args)?),
         CatalogArgs::Explain(args) => CommandSettings::CatalogExplain(catalog_explain(args)?),
+        #[cfg(feature = "live")]
+        CatalogArgs::Prices(super::args::CatalogPricesArgs { path, check }) => {
+            CommandSettings::CatalogPrices(CatalogPricesSettings { path, check })
+        }
     })
 }
 

@@ -31,20 +31,10 @@ pub(super) fn update(
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let SourcesUpdateSettings { path, check } = settings;
-    if path.to_str().and_then(RemoteRepository::parse).is_some() {
-        return Err(CliError::text("the lock file of a remote repository cannot be written")
-            .hint("clone the repository, and name its directory"));
-    }
-    let tree = source_tree::read(&SourceSettings { path: path.clone(), revision: None })?;
-    let (fleet, problems) = read_fleet(&tree.tree);
-    if let Some(problem) = problems.iter().find(|problem| problem.severity == Severity::Error) {
-        let message = format!("{}: {}: {}", problem.origin, problem.object, problem.message);
-        return Err(CliError::text(message).hint("run `fleetwright validate`"));
-    }
+    let (tree, fleet) = read_local(path, source_tree::read)?;
     let (old, problem) = read_source_lock(&tree.tree);
     if let Some(problem) = problem {
-        let message = format!("{}: {}", problem.origin, problem.message);
-        return Err(CliError::text(message).hint(problem.hint.unwrap_or_default()));
+        return Err(CliError::from_problem(&problem));
     }
     let cache = SourceCache::from_environment().ok_or_else(|| {
         CliError::text("there is no directory for the cache").hint("set HOME or XDG_CACHE_HOME")
@@ -62,6 +52,24 @@ pub(super) fn update(
     };
     let requested = update.resolve_all(console)?;
     update.finish(&requested, path, console)
+}
+
+/// Reads a directory in which a command writes a file, and its settings.
+pub(super) fn read_local(
+    path: &Path,
+    read: fn(&SourceSettings) -> Result<RepositoryTree, CliError>,
+) -> Result<(RepositoryTree, Fleet), CliError> {
+    if path.to_str().and_then(RemoteRepository::parse).is_some() {
+        return Err(CliError::text("files of a remote repository cannot be written")
+            .hint("clone the repository, and name its directory"));
+    }
+    let tree = read(&SourceSettings { path: path.to_owned(), revision: None })?;
+    let (fleet, problems) = read_fleet(&tree.tree);
+    if let Some(problem) = problems.iter().find(|problem| problem.severity == Severity::Error) {
+        let message = format!("{}: {}: {}", problem.origin, problem.object, problem.message);
+        return Err(CliError::text(message).hint("run `fleetwright validate`"));
+    }
+    Ok((tree, fleet))
 }
 
 /// The state of one run.

@@ -8,7 +8,7 @@ use super::repository::{FleetSettings, Repository};
 use super::settings::{Format, ValidateSettings, ValidateView};
 use super::world_choice::WorldChoice;
 use super::{Console, Exit, output, planning, policy, source_tree};
-use crate::catalog::{Catalog, CatalogError};
+use crate::catalog::CatalogError;
 use crate::demand::Demand;
 use crate::model::desired::{Desired, Problem, Severity, Unresolved};
 use crate::model::ids::{Origin, PoolName};
@@ -91,7 +91,7 @@ fn problems(repository: &Repository) -> Vec<Problem> {
     let external_groups = desired.external_groups.iter();
     problems
         .extend(external_groups.map(|(name, group)| external_group_warning(name, &group.origin)));
-    match Catalog::load(&fleet.region, &fleet.zones) {
+    match fleet.catalog(&fleet.region) {
         Ok(catalog) => {
             problems.extend(lints(desired, &demand, &catalog));
             problems.extend(catalog.unknown_type_warnings(desired));
@@ -130,7 +130,7 @@ fn autoscaler_warnings(
     repository: &Repository,
 ) -> Result<Vec<Problem>, CliError> {
     let fleet = &repository.fleet;
-    let Ok(catalog) = Catalog::load(&fleet.region, &fleet.zones) else { return Ok(Vec::new()) };
+    let Ok(catalog) = fleet.catalog(&fleet.region) else { return Ok(Vec::new()) };
     let nothing = Observed::empty(fleet.identity(), Timestamp::UNIX_EPOCH);
     let world = WorldChoice::parse("empty")?;
     let found = planner::ceiling_warnings(&Inputs {

@@ -232,7 +232,7 @@ codes! {
         "Plan with --world live, or treat the cost as a lower bound.";
     PriceEstimated "price-estimated"
         "List prices of another region are used."
-        "Plan with --world live to use the prices of the account.";
+        "Run `fleetwright catalog prices` in the directory of fleetwright.yaml, or plan with --world live.";
     ZonesAssumed "zones-assumed"
         "Zone IDs are assumed, and may differ in the account."
         "State the zones with their IDs in spec.cluster.zones.";

@@ -8,6 +8,7 @@ mod instance_settings;
 mod learned_nodes;
 mod node_group;
 mod pool;
+mod region_prices;
 mod render_request;
 mod schedule;
 mod settings;
@@ -33,6 +34,9 @@ pub use pool::{
     AmiFamily, AutoModePool, Budget, Consolidation, Expiry, Generation, KubeletSettings,
     MinValuesPolicy, NodeClass, NodeOverlay, Pool, PoolLimits, PoolRequirement, PriceChange,
     ReservationTerm, ReservedAmount,
+};
+pub use region_prices::{
+    PRICE_CURRENCY, PRICE_FILE, PRICE_FILE_FORMAT, RegionPrices, check_price, is_price_list_version,
 };
 pub use render_request::{
     Layer, Recipe, Release, RenderRequest, RenderResults, Rendered, RepositoryLocation, SetValue,

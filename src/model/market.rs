@@ -120,6 +120,8 @@ pub struct MarketQuery<'q> {
     pub zones: &'q [ZoneSetting],
     /// Pools, which admit instance types and capacity types.
     pub pools: &'q BTreeMap<PoolName, Pool>,
+    /// True if the repository has list prices, which those of AWS replace.
+    pub has_prices: bool,
 }
 
 /// EC2 offerings in one region, for one account.

@@ -1,6 +1,7 @@
 //! Instance types and their catalog.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::catalog::{Catalog, InstanceType, MeasuredNodes, Offering, PriceSource, Zone};
 use crate::model::ids::Labels;
@@ -58,6 +59,7 @@ pub(crate) fn catalog(
         zones: zones.iter().map(zone).collect(),
         types: types.into_iter().map(|kind| (kind.name.clone(), kind)).collect(),
         prices: prices(region, "2026-09-01"),
+        listed: Arc::default(),
         warnings: Vec::new(),
         measured: MeasuredNodes::default(),
         quotas: None,

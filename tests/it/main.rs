@@ -26,6 +26,8 @@ mod kills;
 #[path = "../bench/large.rs"]
 mod large;
 mod layers;
+#[cfg(feature = "live")]
+mod list_prices;
 #[cfg(feature = "kubernetes")]
 mod live;
 #[cfg(feature = "kubernetes")]

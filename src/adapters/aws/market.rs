@@ -67,7 +67,7 @@ impl<'m> MarketReader<'m> {
     }
 
     async fn market(mut self, aws: &Aws, query: &MarketQuery<'_>) -> Result<Market, String> {
-        let MarketQuery { region, zones: declared, pools } = *query;
+        let MarketQuery { region, zones: declared, pools, has_prices } = *query;
         let message = |error: PortError| error.to_string();
         let zones =
             self.cache.get_or_ask(json!("zones"), ZONES, aws.zones()).await.map_err(message)?;
@@ -105,7 +105,11 @@ impl<'m> MarketReader<'m> {
                 let kinds = pools.flat_map(|pool| catalog.types_for_pool(pool));
                 kinds.map(|kind| (kind.name.clone(), kind)).collect()
             };
-        let scope = types_without_price(&catalog, admitted(&|_| true).into_values());
+        let scope = if has_prices || catalog.prices.stand_in {
+            PriceScope::All
+        } else {
+            types_without_price(admitted(&|_| true).into_values())
+        };
         market.listed = self.list_prices(aws, region.as_str(), scope).await;
         let on_spot: BTreeSet<_> = admitted(&|pool| allows_spot(pool)).into_keys().collect();
         if !on_spot.is_empty() {
@@ -141,7 +145,9 @@ impl<'m> MarketReader<'m> {
                     self.cache.get_or_ask(json!("listed"), PRICES, aws.list_prices(region)).await;
                 match listed.map(|listed| self.accept(listed)) {
                     Ok((read_at, listed)) => ListPrices { read_at: Some(read_at), ..listed },
-                    Err(why) => self.missing(&why, "embedded prices stand in"),
+                    Err(why) => {
+                        self.missing(&why, "prices of the repository or embedded ones stand in")
+                    }
                 }
             }
         }
@@ -221,19 +227,13 @@ fn age(age: SignedDuration) -> String {
 
 /// The types whose list prices are needed.
 enum PriceScope {
-    /// All types: the embedded list is of another region.
+    /// All types: the embedded list is of another region, or the repository has a list.
     All,
     /// These types: the embedded list of this region lacks them.
     Types(BTreeSet<InstanceTypeName>),
 }
 
-fn types_without_price<'c>(
-    catalog: &Catalog,
-    admitted: impl Iterator<Item = &'c InstanceType>,
-) -> PriceScope {
-    if catalog.prices.stand_in {
-        return PriceScope::All;
-    }
+fn types_without_price<'c>(admitted: impl Iterator<Item = &'c InstanceType>) -> PriceScope {
     let without_price = |kind: &&InstanceType| {
         let mut ways = kind.offerings.iter();
         ways.any(|way| way.capacity_type == CapacityType::OnDemand && way.price.is_none())

@@ -31,7 +31,7 @@ pub struct DownloadedSource {
 /// Downloads external sources.
 #[derive(Debug)]
 pub struct SourceDownloader {
-    agent: Agent,
+    pub(super) agent: Agent,
     mirrors: BTreeMap<String, String>,
     pub(super) rules: HostRules,
     credentials: Credentials,
@@ -177,7 +177,7 @@ pub(super) fn authority(url: &str) -> &str {
 }
 
 /// Returns host and path of a URL for a message. The query may contain a token.
-fn host(url: &str) -> String {
+pub(super) fn host(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
     let (_, path) = rest.split_once('/').unwrap_or((rest, ""));

@@ -12,6 +12,30 @@ pub(in crate::cli) enum CatalogArgs {
     List(CatalogListArgs),
     /// Show the source of each number of an instance type
     Explain(CatalogExplainArgs),
+    /// Download the list prices of the region into fleetwright.prices.json
+    #[cfg(feature = "live")]
+    Prices(CatalogPricesArgs),
+}
+
+#[cfg(feature = "live")]
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Commit fleetwright.prices.json. Plans without a live world use its prices, and need no network.
+
+Examples:
+  fleetwright catalog prices clusters/prod
+  fleetwright catalog prices --check clusters/prod
+
+The public price list of AWS is read without credentials.")]
+pub(in crate::cli) struct CatalogPricesArgs {
+    /// Directory of fleetwright.yaml, which names the region
+    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(in crate::cli) path: PathBuf,
+    /// Compare the file with the list of AWS that it names, and fail if it differs
+    ///
+    /// The file stays unchanged. A newer list of AWS is no difference.
+    #[arg(long)]
+    pub(in crate::cli) check: bool,
 }
 
 /// The catalog to show, and the settings of its nodes: from options, or from a pool of a
@@ -43,8 +67,8 @@ pub(in crate::cli) struct RegionArgs {
         conflicts_with_all = ["region", "ami_family", "max_pods", "pods_per_core", "prefix_delegation"]
     )]
     pub(in crate::cli) pool: Option<String>,
-    /// Repository of the pool
-    #[arg(long, value_name = "DIR", default_value = ".", requires = "pool", value_hint = ValueHint::DirPath)]
+    /// Repository of the pool, or directory of fleetwright.prices.json
+    #[arg(long, value_name = "DIR", default_value = ".", value_hint = ValueHint::DirPath)]
     pub(in crate::cli) path: PathBuf,
     /// Cluster state to read nodes from: live, empty, FILE or sim:DIR [default: spec.world of
     /// fleetwright.yaml]

@@ -74,7 +74,7 @@ impl SourceReader {
         controller.steer = Some(self.steering.resolve(controller));
         let market = market.map(|read| read(&repository.market_query()));
         let fleet = &repository.fleet;
-        let catalog = planning::catalog(&fleet.region, &fleet.zones, market.as_ref())?;
+        let catalog = planning::catalog(fleet, &fleet.region, market.as_ref())?;
         let has_current_market = matches!(market, Some(Ok(_)));
         Ok(JudgedPlanner { reader: self.clone(), repository, catalog, judge, has_current_market })
     }

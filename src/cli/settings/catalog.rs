@@ -1,5 +1,7 @@
 //! Settings of `catalog`: the types to show, and the settings of their nodes.
 
+use std::path::PathBuf;
+
 use super::planning::SourceSettings;
 use super::{Format, to_format};
 use crate::catalog::NodeSettings;
@@ -20,8 +22,8 @@ pub(in crate::cli) struct RegionSettings {
 /// The source of node settings.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli) enum NodeSource {
-    /// Options of the command line.
-    Options { region: Region, node: Box<NodeSettings> },
+    /// Options of the command line, with the directory of the price file.
+    Options { region: Region, node: Box<NodeSettings>, path: PathBuf },
     /// A pool of a repository. Without a world, that of `fleetwright.yaml`.
     Pool { name: PoolName, source: SourceSettings, world: Option<WorldChoice> },
 }
@@ -78,6 +80,6 @@ fn region(args: RegionArgs) -> Result<RegionSettings, CliError> {
     };
     let kubelet = KubeletSettings { max_pods, pods_per_core, ..KubeletSettings::default() };
     let node = NodeSettings { family, kubelet, prefix_delegation, ..NodeSettings::default() };
-    let node = NodeSource::Options { region: region.into(), node: Box::new(node) };
+    let node = NodeSource::Options { region: region.into(), node: Box::new(node), path: args.path };
     Ok(RegionSettings { node, format })
 }

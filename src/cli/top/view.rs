@@ -66,7 +66,7 @@ impl TopSource {
         let fleet = &repository.fleet;
         let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
         let market = world::market(&choice, repository, &observed);
-        let catalog = planning::catalog(&region, &fleet.zones, market.as_ref())?;
+        let catalog = planning::catalog(fleet, &region, market.as_ref())?;
         let plan = planner::plan(&Inputs {
             desired: &repository.desired,
             observed: &observed,

@@ -12,7 +12,7 @@ use jiff::SignedDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{LEARNED_FILE, MinValuesPolicy, SOURCE_LOCK_FILE};
+use super::{LEARNED_FILE, MinValuesPolicy, PRICE_FILE, SOURCE_LOCK_FILE};
 use crate::model::fargate::Rates;
 use crate::model::ids::{Namespace, Origin, PoolName, Region, ZoneId, ZoneName};
 use crate::model::pod::{ResourceList, TopologySpread};
@@ -22,7 +22,7 @@ use crate::model::units::MicroUsd;
 pub const FLEET_FILE: &str = "fleetwright.yaml";
 
 /// Files that belong to the settings. They are in one directory.
-const SETTINGS_FILES: [&str; 3] = [FLEET_FILE, LEARNED_FILE, SOURCE_LOCK_FILE];
+const SETTINGS_FILES: [&str; 4] = [FLEET_FILE, LEARNED_FILE, PRICE_FILE, SOURCE_LOCK_FILE];
 
 /// Returns whether the file at `path` of a tree belongs to the settings.
 #[must_use]

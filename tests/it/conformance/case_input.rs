@@ -169,10 +169,11 @@ impl CaseInput {
         types.retain(|_, kind| !kind.offerings.is_empty());
         let mut zones = all.zones.clone();
         zones.retain(|zone| chosen(&self.zones, zone.name.as_str()));
-        let Catalog { region, prices, warnings, .. } = all;
+        let Catalog { region, prices, listed, warnings, .. } = all;
         let (region, prices, warnings) = (region.clone(), prices.clone(), warnings.clone());
         let measured = MeasuredNodes::default();
-        Catalog { region, zones, types, prices, warnings, measured, quotas: None, offered: None }
+        let (listed, quotas, offered) = (listed.clone(), None, None);
+        Catalog { region, zones, types, prices, listed, warnings, measured, quotas, offered }
     }
 
     /// Sets the prices of the spot offerings of a type, if the case states them.

@@ -133,6 +133,32 @@ fn new_instance_type_needs_a_known_price() {
 }
 
 #[test]
+fn list_prices_of_aws_replace_those_of_the_repository() {
+    let fixture = ControllerFixture::new("ci", None);
+    let file = json!({
+        "format_version": 1, "region": "us-east-1", "version": "20260901120000",
+        "published": "2026-09-01T12:00:00Z", "currency": "USD", "hourly": { "m5.large": "0.000001" }
+    });
+    let path = fixture.tree.path().join("fleetwright.prices.json");
+    fs::write(path, file.to_string()).expect("written");
+    fixture.aws.edit_additions(|additions| {
+        drop(additions.list_prices.insert("m5.large".to_owned(), "0.0990000000".to_owned()));
+    });
+    fixture.commit(1);
+    let (plan, _) = fixture.plan_with_cache("listed", &[]);
+    let cost = &plan["capacity"]["cost"];
+    assert_eq!(cost["prices"]["source"], "list prices of AWS", "{}", diagnostics(&plan));
+    assert_eq!(cost["hourly_after"], "0.099000");
+
+    refuse(&fixture, &["GetProducts"]);
+    let (plan, _) = fixture.plan_with_cache("refused", &[]);
+    let cost = &plan["capacity"]["cost"];
+    assert_eq!(cost["prices"]["source"], "fleetwright.prices.json", "{}", diagnostics(&plan));
+    assert!(diagnostics(&plan).contains("prices of the repository or embedded ones stand in"));
+    fixture.sandbox.end();
+}
+
+#[test]
 fn quota_overrun_warns_and_preflight_names_the_quota() {
     let fixture = offerings_fixture();
     fixture.aws.edit_additions(|additions| {
