@@ -257,6 +257,12 @@ impl Instance {
     pub fn is_active(&self) -> bool {
         matches!(self.state, InstanceState::Pending | InstanceState::Running)
     }
+
+    /// Returns true if the instance is terminated, or is being terminated.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, InstanceState::ShuttingDown | InstanceState::Terminated)
+    }
 }
 
 /// State of an instance, as in EC2.
