@@ -338,6 +338,7 @@ fn node_class(name: &PoolName, origin: &Origin, live: &Group) -> NodeClass {
         origin: origin.clone(),
         generation: Generation::Eksctl,
         ami_family: AmiFamily::Al2023,
+        windows_build: None,
         image: String::new(),
         kubelet: KubeletSettings::default(),
         ephemeral_storage: None,
