@@ -21,7 +21,7 @@ pub use cordon::{
 };
 pub use difference::{Difference, Disagreement};
 pub use file::{WorldError, read_world, template_key, write_world};
-pub use group::{Group, Membership, ScheduledSize};
+pub use group::{Group, Membership, NodeGroupTemplate, ScheduledSize};
 pub use node_fault::NodeFault;
 pub use resolved::{
     Accelerator, Arch, Hardware, ImageChoice, LaunchedWith, NodeClassField, Resolved,
