@@ -10,6 +10,7 @@ pub mod competing_autoscaler;
 pub mod desired;
 pub mod duration;
 pub mod event_reason;
+pub mod expander_priorities;
 pub mod fargate;
 pub mod ids;
 pub mod market;

@@ -25,6 +25,7 @@ mod running_only;
 mod scheduled_actions;
 #[cfg(test)]
 mod tests;
+mod unmatched_addresses;
 
 pub use forecast::forecast;
 pub use revalidation::revalidate;
@@ -313,7 +314,7 @@ fn nodes_at_addresses(inputs: &Inputs, demand: &Demand, addresses: &[String]) ->
 /// Adds warnings, identity and the result of verification. A plan that fails verification is not
 /// applyable.
 fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
-    plan.capacity.diagnostics.extend(diagnostics::unmatched_address_warnings(inputs, &plan));
+    plan.capacity.diagnostics.extend(unmatched_addresses::diagnostics(inputs, &plan));
     let (modes, warnings) = demand_scenarios::rows(inputs, demand, &plan);
     plan.capacity.modes = modes;
     plan.capacity.diagnostics.extend(warnings);

@@ -15,6 +15,7 @@ mod cloud;
 mod cluster_bootstrap;
 mod dry_run;
 mod errors;
+mod group_templates;
 mod image;
 mod instance;
 mod instance_profile;

@@ -38,6 +38,10 @@ impl Catalog {
             .map_or_else(String::new, |name| format!("; did you mean `{name}`?"));
         let listed = list(values);
         Some(match key.as_str() {
+            key::TENANCY if first == "dedicated" => {
+                "it requires dedicated tenancy, and every node is launched with shared tenancy"
+                    .to_owned()
+            }
             key::ZONE if self.has_zone_of(values) => {
                 format!("zone {listed} is not in spec.cluster.zones")
             }
@@ -173,11 +177,14 @@ mod tests {
             ),
             (both, "contradict each other"),
             (term("karpenter.sh/capacity-type", "ondemand"), "did you mean `on-demand`?"),
+            (term("karpenter.k8s.aws/instance-tenancy", "dedicated"), "requires dedicated tenancy"),
         ] {
             let found = cause(&requirements).unwrap_or_default();
             assert!(found.contains(part), "{requirements}: {found}");
         }
         assert_eq!(cause(&term("team", "a")), None, "custom labels have any value");
+        let either = term("karpenter.k8s.aws/instance-tenancy", "dedicated, default");
+        assert_eq!(cause(&either), None, "shared tenancy is used");
         assert_eq!(cause(&term(category, "c")), None);
     }
 }

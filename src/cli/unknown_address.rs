@@ -13,7 +13,8 @@ use crate::planner::Scope;
 /// plans with scopes of its own, and their nodes may end at any time.
 ///
 /// An excluded node of a known pool is no error either: the node may have ended since a script was
-/// written, and nothing changes it then.
+/// written, and nothing changes it then. The planner does not warn of a node whose instance EC2
+/// still lists as terminated, so that a repeated `apply --replace` succeeds.
 ///
 /// # Errors
 /// If an address has no row, with the nearest addresses. A plan with errors is not checked, since its
@@ -66,7 +67,17 @@ pub(super) fn check(plan: &Plan, scope: &Scope, desired: &Desired) -> Result<(),
             }
         }
     });
-    Err(hints.fold(error, CliError::hint))
+    let error = hints.fold(error, CliError::hint);
+    let may_have_ended =
+        |(_, address): &(&str, &String)| address.contains('[') && has_pool(address);
+    Err(if unknown.iter().any(may_have_ended) {
+        error.hint(
+            "the node may have been replaced before: EC2 lists a terminated instance for about an \
+             hour, and leaves it out then",
+        )
+    } else {
+        error
+    })
 }
 
 /// Returns an address without its key.

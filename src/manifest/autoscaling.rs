@@ -14,7 +14,7 @@ mod vertical_pod_autoscaler;
 pub(super) use capacity_buffer::{
     UnresolvedBuffer, capacity_buffer, pod_template_object, resolve_buffers,
 };
-pub(super) use cluster_autoscaler::autoscaler_flags;
+pub(super) use cluster_autoscaler::{autoscaler_flags, expander_priorities};
 pub(super) use cluster_proportional_autoscaler::{
     ProportionalParameters, ProportionalScaler, collect_proportional_autoscaler,
     proportional_parameters, resolve_proportional_autoscalers,

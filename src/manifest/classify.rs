@@ -2,6 +2,7 @@
 
 use super::object_meta::ObjectScope;
 use super::yaml::{YamlNode, YamlValue};
+use crate::model::expander_priorities::CONFIG_MAP;
 use crate::model::ids::WorkloadKind;
 
 use crate::model::desired::Generation;
@@ -32,6 +33,8 @@ pub(super) enum ObjectKind {
     QueueScaler,
     /// Parameters of cluster-proportional-autoscaler.
     Parameters,
+    /// Priorities of Cluster Autoscaler's expander.
+    ExpanderPriorities,
     CapacityBuffer,
     PodTemplate,
 }
@@ -48,6 +51,7 @@ impl ObjectKind {
             | Self::FargateProfile
             | Self::HorizontalScaler
             | Self::VerticalScaler
+            | Self::ExpanderPriorities
             | Self::EventScaler
             | Self::QueueScaler
             | Self::Parameters
@@ -271,8 +275,14 @@ fn classify_kubernetes(
             DocumentClass::Object(object)
         };
     }
-    if group.is_empty() && kind == "ConfigMap" && has_scaling_parameters(root) {
-        return DocumentClass::Object(ObjectKind::Parameters);
+    if group.is_empty() && kind == "ConfigMap" {
+        let name = root.get("metadata").and_then(|meta| meta.get("name")?.text());
+        if name == Some(CONFIG_MAP) {
+            return DocumentClass::Object(ObjectKind::ExpanderPriorities);
+        }
+        if has_scaling_parameters(root) {
+            return DocumentClass::Object(ObjectKind::Parameters);
+        }
     }
     let built_in = BUILT_IN.contains(&group) || group.ends_with(".k8s.io");
     if let Some(served) = of_kind().next().filter(|_| built_in) {

@@ -415,6 +415,7 @@ pub(super) fn read_object(
         ObjectKind::EventScaler => autoscaling::scaled_object(meta, root, into),
         ObjectKind::QueueScaler => autoscaling::scaled_job(meta, root, into),
         ObjectKind::Parameters => autoscaling::proportional_parameters(meta, root, into),
+        ObjectKind::ExpanderPriorities => autoscaling::expander_priorities(meta, root, into),
         ObjectKind::CapacityBuffer => autoscaling::capacity_buffer(meta, root, into),
         ObjectKind::PodTemplate => autoscaling::pod_template_object(meta, root, into),
     }

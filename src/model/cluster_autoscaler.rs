@@ -13,8 +13,11 @@ use crate::model::pod::PodTemplate;
 /// Names of flags.
 const EXPANDER: &str = "expander";
 const PRIORITY_CUTOFF: &str = "expendable-pods-priority-cutoff";
+const NAMESPACE: &str = "namespace";
 /// Default of `--expander`.
 const DEFAULT_EXPANDER: &str = "least-waste";
+/// Default of `--namespace`.
+const DEFAULT_NAMESPACE: &str = "kube-system";
 /// Default of `--expendable-pods-priority-cutoff`.
 const DEFAULT_PRIORITY_CUTOFF: i32 = -10;
 
@@ -32,6 +35,9 @@ pub struct AutoscalerFlags {
     /// Expanders of `--expander`, in order; empty means the default.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expanders: Vec<String>,
+    /// Namespace of its ConfigMaps (`--namespace`); `None` means the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     /// True if similar groups are balanced (`--balance-similar-node-groups`).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub balances: bool,
@@ -85,6 +91,13 @@ impl AutoscalerFlags {
         let default = if is_unread { EXPANDER } else { DEFAULT_EXPANDER };
         let default = self.expanders.is_empty().then_some(default);
         self.expanders.iter().map(String::as_str).chain(default)
+    }
+
+    /// Returns the namespace of its ConfigMaps, or `None` if it was not read.
+    #[must_use]
+    pub fn namespace(&self) -> Option<&str> {
+        let is_unread = self.unread.contains(NAMESPACE);
+        (!is_unread).then_some(self.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE))
     }
 
     /// Returns the lowest priority of pods that it scales up for. If it was not read, no pod counts.

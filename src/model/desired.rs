@@ -57,6 +57,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use crate::model::code::Code;
+use crate::model::expander_priorities::ExpanderPriorities;
 use crate::model::fargate::{FargateProfile, Rates};
 use crate::model::ids::{Labels, Namespace, NodeClassName, Origin, PoolName, WorkloadId};
 use crate::model::pod::{PodTemplate, ResourceList, Selector, Toleration, TopologySpread};
@@ -229,6 +230,8 @@ pub struct Desired {
     pub node_groups: BTreeMap<PoolName, NodeGroup>,
     /// Groups that only the settings declare, by name.
     pub external_groups: BTreeMap<PoolName, ExternalGroup>,
+    /// Priorities of Cluster Autoscaler's expander, by namespace of their ConfigMap.
+    pub expander_priorities: BTreeMap<Namespace, ExpanderPriorities>,
     /// Fargate profiles, by name.
     pub fargate_profiles: BTreeMap<String, FargateProfile>,
     /// Fargate prices, if the settings declare them.

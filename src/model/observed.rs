@@ -21,7 +21,7 @@ pub use cordon::{
 };
 pub use difference::{Difference, Disagreement};
 pub use file::{WorldError, read_world, template_key, write_world};
-pub use group::{Group, Membership, ScheduledSize};
+pub use group::{Group, Membership, NodeGroupTemplate, ScheduledSize};
 pub use node_fault::NodeFault;
 pub use resolved::{
     Accelerator, Arch, Hardware, ImageChoice, LaunchedWith, NodeClassField, Resolved,
@@ -256,6 +256,12 @@ impl Instance {
     #[must_use]
     pub fn is_active(&self) -> bool {
         matches!(self.state, InstanceState::Pending | InstanceState::Running)
+    }
+
+    /// Returns true if the instance is terminated, or is being terminated.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, InstanceState::ShuttingDown | InstanceState::Terminated)
     }
 }
 

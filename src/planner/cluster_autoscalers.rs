@@ -2,6 +2,7 @@
 
 use crate::model::cluster_autoscaler::{AutoscalerFlags, ClusterAutoscaler, cluster_autoscalers};
 use crate::model::desired::Desired;
+use crate::model::expander_priorities::{GroupPriorities, PRIORITY_EXPANDER};
 use crate::model::observed::Observed;
 use crate::plan::wire::Diagnostic;
 
@@ -40,7 +41,10 @@ fn of_flags(
     warn: &impl Fn(String, &str) -> Diagnostic,
 ) -> Vec<Diagnostic> {
     let mut all = Vec::new();
-    for flag in &flags.unread {
+    let expanders: Vec<&str> = flags.expanders().collect();
+    let has_priorities = expanders.contains(&PRIORITY_EXPANDER);
+    // The namespace is that of the priorities alone.
+    for flag in flags.unread.iter().filter(|flag| *flag != "namespace" || has_priorities) {
         all.push(warn(
             format!("its flag --{flag} cannot be read, and nothing is assumed in its place"),
             "write its value into the manifest, without variables of the container",
@@ -80,15 +84,35 @@ fn of_flags(
             "write the name of the Auto Scaling group, or remove the flag",
         ));
     }
-    let unpredicted = flags.expanders().find(|name| !PREDICTED_EXPANDERS.contains(name));
-    if let Some(expander) = unpredicted {
+    let is_predicted =
+        |name: &str| PREDICTED_EXPANDERS.contains(&name) || name == PRIORITY_EXPANDER;
+    let other = expanders.iter().find(|name| !is_predicted(name));
+    let unpredicted = other.map(|name| (*name, String::new()));
+    let unread = unread_priorities(flags, desired, observed).filter(|_| has_priorities);
+    let unread = unread.map(|why| (PRIORITY_EXPANDER, format!(", because {why}")));
+    for (expander, why) in unread.into_iter().chain(unpredicted) {
         all.push(warn(
             format!(
-                "its expander {expander} is not predicted: the plan names one of the groups \
-                     that it may choose"
+                "its expander {expander} is not predicted{why}: the plan names one of the groups \
+                 that it may choose"
             ),
             "read the other groups in the plan",
         ));
     }
     all
+}
+
+/// Returns the reason why the priorities of the expander are not known.
+fn unread_priorities(
+    flags: &AutoscalerFlags,
+    desired: &Desired,
+    observed: &Observed,
+) -> Option<String> {
+    match GroupPriorities::find(flags, desired, observed) {
+        GroupPriorities::Unknown(why) => Some(why),
+        GroupPriorities::Levels(_) if observed.groups.is_empty() => {
+            Some("its regular expressions match names of groups that do not exist yet".to_owned())
+        }
+        GroupPriorities::Levels(_) | GroupPriorities::Absent => None,
+    }
 }

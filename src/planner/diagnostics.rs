@@ -1,13 +1,13 @@
 //! Diagnostics of a plan: problems of its inputs, and what the plan does not do.
 
-use super::{Inputs, Scope, cluster_autoscalers};
+use super::{Inputs, cluster_autoscalers};
 use crate::catalog::warning_code;
 use crate::demand::{Decider, Demand, PodGroup};
 use crate::model::code::Code;
 use crate::model::desired::{Problem, Severity};
 use crate::model::ids::workload_key;
 use crate::model::observed::Observed;
-use crate::plan::wire::{Diagnostic, DiagnosticSeverity, Plan, ResourceKind};
+use crate::plan::wire::{Diagnostic, DiagnosticSeverity};
 use crate::planner::lint::lints;
 use crate::solver::{Solution, UnschedulablePods, external_group_problems, unresolved_selectors};
 
@@ -118,40 +118,6 @@ fn undeclared_workloads(demand: &Demand, is_certain: bool) -> Vec<Diagnostic> {
     };
     notes.push(Diagnostic::note(object, message));
     notes
-}
-
-/// Returns a warning for each address of the scope without a matching row, which is most likely a
-/// typing error.
-pub(super) fn unmatched_address_warnings(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
-    let Scope { target, exclude, replace, only: _, running: _ } = &inputs.scope;
-    let has_row = |pattern: &String| {
-        let scope = Scope { target: vec![pattern.clone()], ..Scope::default() };
-        plan.resource_changes.iter().any(|row| scope.allows(&row.address))
-    };
-    let has_node = |address: &String| {
-        let rows = plan.resource_changes.iter();
-        rows.filter(|row| row.change.before.is_some()).any(|row| address == row.address.as_str())
-    };
-    // A pool without nodes is a valid target even if it needs no launch.
-    let is_pool = |pattern: &String| {
-        let kind = format!("{}.", ResourceKind::Ec2Instance.as_str());
-        pattern.strip_prefix(&kind).is_some_and(|name| inputs.desired.pools.contains_key(name))
-    };
-    let warning = |address: &String, message: &str| {
-        Diagnostic::warning(address.clone(), message).code(Code::AddressUnknown)
-    };
-    let mut warnings = Vec::new();
-    for (patterns, message) in [
-        (target, "is targeted, and no row has this address"),
-        (exclude, "is excluded, and no row has this address"),
-    ] {
-        let unmatched = patterns.iter().filter(|pattern| !has_row(pattern) && !is_pool(pattern));
-        warnings.extend(unmatched.map(|pattern| warning(pattern, message)));
-    }
-    let unmatched = replace.iter().filter(|address| !has_node(address));
-    let message = "is to be replaced, and no node has this address";
-    warnings.extend(unmatched.map(|address| warning(address, message)));
-    warnings
 }
 
 /// Returns a warning for each object of the cluster that could not be understood.

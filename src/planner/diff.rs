@@ -32,6 +32,11 @@ use crate::plan::wire::{
 };
 use crate::solver::{NewNode, Solution, UnschedulablePods};
 
+/// Returns the address of the managed instance in `pool` with `key`.
+pub(super) fn instance_address(pool: &str, key: &str) -> Address {
+    address::RowIdentity::instance(pool, key).address
+}
+
 /// Inputs of a plan document.
 pub(super) struct DiffInputs<'a> {
     /// Desired state, from the repository.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::*;
 use crate::model::ids::{InstanceTypeName, ZoneName};
 use crate::model::market::{ListPrices, Market, Quotas, TypeFacts};
-use crate::model::observed::{Pod, PodPhase};
+use crate::model::observed::{InstanceState, Pod, PodPhase, tag};
 use crate::model::units::MicroUsd;
 use crate::plan::canonical;
 use crate::plan::wire::{DiagnosticSeverity, Reason};
@@ -327,6 +327,42 @@ fn requested_replacement_keeps_its_address() {
     assert_eq!((plan.summary.add, plan.summary.destroy, plan.summary.replace), (1, 1, 1));
     assert_eq!(plan.resource_changes[0].address.as_str(), address);
     assert_eq!(plan.resource_changes[0].action_reason.as_deref(), Some("replace_by_request"));
+}
+
+#[test]
+fn replaced_node_that_ended_is_a_note() {
+    let mut scenario = workshop();
+    scenario.step(5);
+    let row = scenario.plan().resource_changes[0].clone();
+    let address = row.address.to_string();
+    let id = row.change.before.and_then(|node| node.instance_id).expect("an instance");
+    let by_id = format!("ec2_instance.default[\"{id}\"]");
+    let replace = vec![address.clone(), by_id.clone(), format!("{address}x")];
+    let replaces = Scope { replace, ..Scope::default() };
+    scenario.scale(0);
+    scenario.observed.nodes.clear();
+    scenario.observed.pods.clear();
+    let notes = |scenario: &Scenario| {
+        let plan = scenario.plan_within(replaces.clone());
+        let found = plan.capacity.diagnostics.into_iter();
+        let found = found.filter(|found| found.object.starts_with("ec2_instance."));
+        found.map(|found| (found.object, found.severity, found.code)).collect::<Vec<_>>()
+    };
+    let unknown = |object: &str| {
+        let code = Some(Code::AddressUnknown.as_str().to_owned());
+        (object.to_owned(), DiagnosticSeverity::Warning, code)
+    };
+    let ended = |object: &String| (object.clone(), DiagnosticSeverity::Note, None);
+    for state in [InstanceState::Terminated, InstanceState::ShuttingDown] {
+        scenario.observed.instances.get_mut(&id).expect("an instance").state = state;
+        let found = notes(&scenario);
+        assert!(found.contains(&ended(&address)) && found.contains(&ended(&by_id)), "{found:?}");
+        assert!(found.contains(&unknown(&format!("{address}x"))), "{found:?}");
+    }
+    // An instance of another cluster is no evidence.
+    let instance = scenario.observed.instances.get_mut(&id).expect("an instance");
+    instance.tags.insert(tag::CLUSTER.to_owned(), "other".to_owned());
+    assert!(notes(&scenario).contains(&unknown(&address)));
 }
 
 #[test]

@@ -48,6 +48,8 @@ pub fn eksctl_groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup
                 suspended: Vec::new(),
                 schedules: Vec::new(),
                 schedules_unread: None,
+                node_group: None,
+                template_unread: None,
             },
             identity,
             template: LaunchTemplate::new(capacity_type, requests.collect()),

@@ -13,6 +13,7 @@
 //! conflicts, logs and other container access, and custom resource definitions.
 
 mod applied_fields;
+mod autoscaling_v1;
 mod aws_api;
 mod declared_objects;
 mod deliveries;
@@ -22,6 +23,7 @@ mod http;
 mod kube_api;
 mod kubernetes_objects;
 mod metrics;
+mod node_claim;
 mod object;
 mod openapi;
 mod patch;

@@ -226,6 +226,7 @@ impl<'a> NodeTemplate<'a> {
         if self.class.ami_family == AmiFamily::Windows {
             labels.extend([label(key::OS, "windows")]);
         }
+        labels.extend(self.class.windows_build.map(|build| label(key::WINDOWS_BUILD, build)));
         labels
     }
 
@@ -344,10 +345,7 @@ impl<'a> NodeTemplate<'a> {
             label(key::CAPACITY_TYPE, capacity_type.as_str()),
         ]);
         labels.extend(way.reservation.into_iter().flat_map(reservation_labels));
-        // The Windows build is left open, because the image decides it.
-        let known =
-            |key: &LabelKey| is_well_known(key.as_str()) && key.as_str() != key::WINDOWS_BUILD;
-        if !self.admits(&labels, known) {
+        if !self.admits(&labels, |key| is_well_known(key.as_str())) {
             return Vec::new();
         }
         let with = |split: &Labels| {

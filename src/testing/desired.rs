@@ -45,6 +45,7 @@ pub(crate) fn node_class() -> NodeClass {
         origin: Origin::new("pool.yaml", 20),
         generation: Generation::V1beta1,
         ami_family: AmiFamily::Al2023,
+        windows_build: None,
         image: "al2023@latest".into(),
         kubelet: KubeletSettings::default(),
         ephemeral_storage: None,

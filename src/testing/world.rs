@@ -143,5 +143,7 @@ pub(crate) fn group(name: &str, desired: u32) -> Group {
         suspended: Vec::new(),
         schedules: Vec::new(),
         schedules_unread: None,
+        node_group: None,
+        template_unread: None,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value as Json, json};
 
@@ -154,13 +155,224 @@ fn owners_are_deleted_after_release_without_their_nodes() {
     let before = &text[..release_at];
     // Owners and finalizers of other controllers stay, and unmanaged nodes are unchanged.
     for part in [
-        "ownerReferences: (.metadata.ownerReferences // [] | map(select(.kind != \"NodeClaim\")))",
+        "map(select(.apiVersion | startswith(\"karpenter.sh/\") | not))",
         "map(select(. != \"karpenter.sh/termination\"))",
         "Name=tag:fleetwright.dev/cluster,Values=CLUSTER",
     ] {
         assert!(before.contains(part), "{part}");
     }
     assert!(!text.contains("\"finalizers\":null"));
+}
+
+/// Returns the filters for `jq` in the guide, with the input that each needs.
+fn jq_filters() -> Vec<String> {
+    let text = guide("karpenter.md");
+    let parts = text.split("jq --raw-output --rawfile ours ours.txt '").skip(1);
+    parts.map(|part| part.split('\'').next().expect("an end").to_owned()).collect()
+}
+
+/// Runs a filter of the guide over `kubectl get --output json`. Returns its rows of name and patch.
+fn run_jq(workspace: &Workspace, filter: &str, items: &Json) -> Vec<(String, Json)> {
+    workspace.write("ours.txt", "i-1\ni-2\n");
+    workspace.write("items.json", &json!({ "items": items }).to_string());
+    let output = Command::new("jq")
+        .args(["--raw-output", "--rawfile", "ours", "ours.txt", filter, "items.json"])
+        .current_dir(workspace.root())
+        .output()
+        .expect("jq runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let row = |line: &str| {
+        let (name, patch) = line.split_once('\t').expect("two columns");
+        (name.to_owned(), serde_json::from_str(patch).expect("a patch"))
+    };
+    text(&output.stdout).lines().map(row).collect()
+}
+
+#[test]
+fn release_of_the_guide_keeps_other_owners_and_finalizers() {
+    if Command::new("jq").arg("--version").output().is_err() {
+        return;
+    }
+    let workspace = Workspace::empty();
+    let filters = jq_filters();
+    let [nodes, claims] = &filters[..] else { panic!("{filters:?}") };
+    let node = |name: &str, id: &str, owners: &[(&str, &str)], finalizers: &[&str]| {
+        let owner = |(version, kind): &(&str, &str)| json!({ "apiVersion": version, "kind": kind, "name": "a", "uid": "u" });
+        let owners: Vec<Json> = owners.iter().map(owner).collect();
+        json!({
+            "metadata": { "name": name, "resourceVersion": "7", "ownerReferences": owners,
+                "finalizers": finalizers },
+            "spec": { "providerID": format!("aws:///us-east-1a/{id}") },
+            "status": { "providerID": format!("aws:///us-east-1a/{id}") },
+        })
+    };
+    let (claim, machine) = (("karpenter.sh/v1", "NodeClaim"), ("karpenter.sh/v1alpha5", "Machine"));
+    let other = ("example.com/v1", "NodeClaim");
+    let finalizer = "karpenter.sh/termination";
+    let items = json!([
+        node("claimed", "i-1", &[claim, other], &[finalizer, "example.com/keep"]),
+        node("machine", "i-2", &[machine], &[]),
+        node("released", "i-2", &[other], &["example.com/keep"]),
+        node("foreign", "i-3", &[claim], &[finalizer]),
+    ]);
+    let rows = run_jq(&workspace, nodes, &items);
+    let names: Vec<&str> = rows.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["claimed", "machine"], "{rows:?}");
+    let meta = &rows[0].1["metadata"];
+    assert_eq!(meta["ownerReferences"][0]["apiVersion"], "example.com/v1");
+    assert_eq!(meta["ownerReferences"].as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        (&meta["finalizers"], &meta["resourceVersion"]),
+        (&json!(["example.com/keep"]), &json!("7"))
+    );
+    assert_eq!(rows[1].1["metadata"]["ownerReferences"], json!([]));
+    // The claims of nodes that were not adopted stay.
+    let rows = run_jq(&workspace, claims, &items);
+    let names: Vec<&str> = rows.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["claimed", "machine", "released"]);
+    assert_eq!(rows[0].1["metadata"]["finalizers"], json!(["example.com/keep"]));
+    // The way back restores what the release removed.
+    let text = guide("karpenter.md");
+    let (_, back) = text.rsplit_once("kubectl patch node NODE --patch '").expect("a command");
+    let back: Json = serde_json::from_str(back.split('\'').next().expect("an end")).expect("JSON");
+    assert_eq!(back["metadata"]["finalizers"], json!([finalizer]));
+}
+
+/// Pools of the quickstart in older versions of Karpenter's API.
+const REQUIREMENTS: &str = "requirements:
+    - { key: kubernetes.io/arch, operator: In, values: [amd64] }
+    - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
+    - { key: karpenter.k8s.aws/instance-category, operator: In, values: [c, m, r] }
+    - { key: karpenter.k8s.aws/instance-generation, operator: Gt, values: [\"5\"] }
+    - { key: karpenter.k8s.aws/instance-cpu, operator: Lt, values: [\"17\"] }
+";
+
+fn pools_v1beta1() -> String {
+    let requirements = REQUIREMENTS.replace("\n    ", "\n      ");
+    format!(
+        "apiVersion: karpenter.sh/v1beta1\nkind: NodePool\nmetadata: {{ name: general }}\nspec:\n  \
+         template:\n    spec:\n      nodeClassRef: {{ apiVersion: karpenter.k8s.aws/v1beta1, \
+         kind: EC2NodeClass, name: default }}\n      {requirements}  limits: {{ cpu: 200 }}\n  \
+         disruption: {{ consolidationPolicy: WhenUnderutilized, expireAfter: 720h }}\n---\n\
+         apiVersion: karpenter.k8s.aws/v1beta1\nkind: EC2NodeClass\nmetadata: {{ name: default }}\n\
+         spec:\n  amiFamily: AL2023\n  role: quickstart-node\n  \
+         subnetSelectorTerms: [{{ tags: {{ karpenter.sh/discovery: quickstart }} }}]\n  \
+         securityGroupSelectorTerms: [{{ tags: {{ karpenter.sh/discovery: quickstart }} }}]\n"
+    )
+}
+
+fn pools_v1alpha5() -> String {
+    let requirements = REQUIREMENTS.replace("\n    ", "\n  ");
+    format!(
+        "apiVersion: karpenter.sh/v1alpha5\nkind: Provisioner\nmetadata: {{ name: general }}\n\
+         spec:\n  {requirements}  limits: {{ resources: {{ cpu: 200 }} }}\n  \
+         consolidation: {{ enabled: true }}\n  ttlSecondsUntilExpired: 2592000\n  \
+         providerRef: {{ name: default }}\n---\n\
+         apiVersion: karpenter.k8s.aws/v1alpha1\nkind: AWSNodeTemplate\n\
+         metadata: {{ name: default }}\nspec:\n  amiFamily: AL2\n  instanceProfile: nodes\n  \
+         subnetSelector: {{ karpenter.sh/discovery: quickstart }}\n  \
+         securityGroupSelector: {{ karpenter.sh/discovery: quickstart }}\n"
+    )
+}
+
+/// Returns the quickstart with the fleet of a running Karpenter: its labels, annotations and tags.
+/// `pools` replaces its pools.
+fn fleet_of_karpenter(pools: Option<&str>, pool_label: &str) -> Workspace {
+    let workspace = Workspace::example("quickstart");
+    if let Some(pools) = pools {
+        workspace.write("platform/nodepool.yaml", pools);
+    }
+    let applied = workspace.run(&["apply", ".", "--auto-approve"]);
+    assert_eq!(applied.code, Some(0), "{}{}", applied.out, applied.err);
+    edit_world(&workspace, |world| {
+        let mut nodes = world["nodes"].take();
+        for (name, node) in nodes.as_object_mut().expect("nodes") {
+            let labels = node["labels"].as_object_mut().expect("labels");
+            labels.remove("fleetwright.dev/key");
+            labels.insert("karpenter.sh/registered".to_owned(), json!("true"));
+            labels.insert("karpenter.sh/initialized".to_owned(), json!("true"));
+            let pool = labels.get(pool_label).expect("the label of the pool").clone();
+            node["annotations"] = json!({
+                "karpenter.sh/nodepool-hash": "6821555240594823858",
+                "karpenter.k8s.aws/ec2nodeclass-hash": "1550142903489436741",
+            });
+            let id = node["instance"].as_str().expect("an instance").to_owned();
+            world["instances"][&id]["tags"] = json!({
+                pool_label: pool, "Name": name, "karpenter.sh/nodeclaim": "general-x7k2p",
+                "eks:eks-cluster-name": "quickstart", "kubernetes.io/cluster/quickstart": "owned",
+            });
+        }
+        world["nodes"] = nodes;
+    });
+    workspace
+}
+
+/// Returns the tags that the way back of the page removes.
+fn removed_tags() -> Vec<String> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/src/how-to/from-karpenter.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let (_, command) = page.split_once("aws ec2 delete-tags").expect("the way back");
+    let (command, _) = command.split_once("```").expect("its end");
+    assert!(guide("karpenter.md").contains("aws ec2 delete-tags"), "the guide has it too");
+    let tags = command.split_whitespace().filter_map(|word| word.strip_prefix("Key="));
+    tags.map(str::to_owned).collect()
+}
+
+#[test]
+fn adoption_and_the_way_back_change_no_node_in_any_version() {
+    let (beta, alpha) = (pools_v1beta1(), pools_v1alpha5());
+    for (pools, pool_label) in [
+        (None, "karpenter.sh/nodepool"),
+        (Some(beta.as_str()), "karpenter.sh/nodepool"),
+        (Some(alpha.as_str()), "karpenter.sh/provisioner-name"),
+    ] {
+        let workspace = fleet_of_karpenter(pools, pool_label);
+        let world = || serde_json::from_str::<Json>(&workspace.read(WORLD)).expect("a world");
+        let before = world();
+        let tags = instance_tags(&workspace);
+        let planned = || {
+            let plan = workspace.run(&["plan", "--format", "json"]);
+            let plan: Json = serde_json::from_str(&plan.out).expect("a plan");
+            for change in ["add", "change", "destroy", "replace"] {
+                assert_eq!(plan["summary"][change], 0, "{pools:?} {change}");
+            }
+            let rows = plan["resource_changes"].as_array().expect("rows").clone();
+            let mut addresses: Vec<String> =
+                rows.iter().map(|row| row["address"].as_str().expect("text").to_owned()).collect();
+            addresses.sort();
+            addresses
+        };
+        let foreign = planned();
+        assert!(foreign.iter().all(|address| address.contains(".foreign[")), "{foreign:?}");
+        let adopt = || {
+            let done = workspace.run(&["adopt", "--auto-approve"]);
+            assert_eq!(done.code, Some(0), "{pools:?} {}{}", done.out, done.err);
+            assert!(done.out.contains("The plan after that: no changes."), "{}", done.out);
+            planned()
+        };
+        let adopted = adopt();
+        assert_eq!(adopted.len(), foreign.len());
+        assert!(adopted.iter().all(|address| address.contains(".general[")), "{adopted:?}");
+        // An apply moves no pod, either.
+        let applied = workspace.run(&["apply", ".", "--auto-approve"]);
+        assert_eq!(applied.code, Some(0), "{pools:?} {}{}", applied.out, applied.err);
+        for same in ["nodes", "pods"] {
+            assert_eq!(before[same], world()[same], "{pools:?}: {same} are unchanged");
+        }
+        edit_world(&workspace, |world| {
+            let instances = world["instances"].as_object_mut().expect("instances").values_mut();
+            for instance in instances.filter(|instance| instance["state"] == "running") {
+                let tags = instance["tags"].as_object_mut().expect("tags");
+                for tag in removed_tags() {
+                    assert!(tags.remove(&tag).is_some(), "{tag}");
+                }
+            }
+        });
+        assert_eq!(instance_tags(&workspace), tags, "Karpenter finds its instances unchanged");
+        assert_eq!(planned(), foreign);
+        assert_eq!(adopt(), adopted, "the nodes have the same addresses");
+    }
 }
 
 /// Returns the settings of a guide, with `group` in place of the placeholder.

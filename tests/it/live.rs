@@ -27,6 +27,8 @@ mod crash;
 mod end_to_end;
 #[cfg(feature = "cluster")]
 mod faults;
+#[cfg(feature = "cluster")]
+mod group_templates;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod image_rollout;
 mod install;

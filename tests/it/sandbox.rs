@@ -289,6 +289,67 @@ fn sandbox_redelivers_changed_workloads() {
     sandbox.end();
 }
 
+#[test]
+fn node_claims_and_autoscalers_of_version_1_are_served() {
+    if !has_kubectl() {
+        return;
+    }
+    let tree = quickstart();
+    let sandbox = Sandbox::start(tree.path());
+    let claims = sandbox.kubectl_output(&["get", "nodeclaims"]);
+    assert!(claims.starts_with("NAME") && claims.contains("CAPACITY"), "{claims}");
+    assert_eq!(claims.matches("general-").count(), 3, "{claims}");
+    assert_eq!(claims.matches(" True ").count(), 3, "{claims}");
+    let of = |path: &str| {
+        let path = format!("jsonpath={{.items[0].{path}}}");
+        sandbox.kubectl_output(&["get", "nodeclaims.karpenter.sh", "-o", &path])
+    };
+    let provider_id = ["get", "node", &of("status.nodeName"), "-o", "jsonpath={.spec.providerID}"];
+    assert_eq!(sandbox.kubectl_output(&provider_id), of("status.providerID"));
+    assert_eq!(of("metadata.ownerReferences[0].kind"), "NodePool");
+    let pool = ["get", "nodepool", "general", "-o", "jsonpath={.metadata.uid}"];
+    assert_eq!(sandbox.kubectl_output(&pool), of("metadata.ownerReferences[0].uid"));
+    let refused = sandbox.kubectl(&["delete", "nodeclaims", "--all"]).output().expect("kubectl");
+    assert!(!refused.status.success(), "claims are read-only");
+
+    let file = tree.path().join("old.txt");
+    let path = file.to_str().expect("UTF-8");
+    let old = ["get", "hpa.v1.autoscaling", "cart", "-n", "shop", "-o"];
+    let target = "jsonpath={.apiVersion} {.spec.targetCPUUtilizationPercentage}";
+    for percent in [60, 70] {
+        let text = format!(
+            "apiVersion: autoscaling/v1\nkind: HorizontalPodAutoscaler\n\
+             metadata: {{ name: cart, namespace: shop }}\n\
+             spec: {{ scaleTargetRef: {{ apiVersion: apps/v1, kind: Deployment, name: cart }},\n\
+             \x20 minReplicas: 1, maxReplicas: 4, targetCPUUtilizationPercentage: {percent} }}\n"
+        );
+        std::fs::write(&file, text).expect("written");
+        sandbox.kubectl_output(&["apply", "-f", path]);
+        let found = sandbox.kubectl_output(&[&old[..], &[target]].concat());
+        assert_eq!(found, format!("autoscaling/v1 {percent}"));
+    }
+    // A client of version 2 sees the same object.
+    let new = ["get", "hpa", "cart", "-n", "shop"];
+    let found = sandbox.kubectl_output(&new);
+    assert!(found.contains("cpu: <unknown>/70%") && found.contains("Deployment/cart"), "{found}");
+    let metric = "[{\"type\":\"External\",\"external\":{\"metric\":{\"name\":\"queue\"},\
+                  \"target\":{\"type\":\"Value\",\"value\":\"3\"}}}]";
+    let patch = format!("{{\"spec\":{{\"metrics\":{metric}}}}}");
+    let change = ["patch", "-n", "shop", "--type=merge", "-p"];
+    sandbox.kubectl_output(&[&change[..], &[&patch, "hpa", "cart"]].concat());
+    let patch = "{\"spec\":{\"targetCPUUtilizationPercentage\":90}}";
+    sandbox.kubectl_output(&[&change[..], &[patch, "hpa.v1.autoscaling", "cart"]].concat());
+    let names = [&new[..], &["-o", "jsonpath={.spec.metrics[*].type}"]].concat();
+    assert_eq!(sandbox.kubectl_output(&names), "External Resource");
+    let listed = sandbox.kubectl_output(&["get", "hpa.v1.autoscaling", "-n", "shop", "-o", "json"]);
+    assert!(listed.contains("\"targetCPUUtilizationPercentage\": 90"), "{listed}");
+    let autoscale = ["autoscale", "deployment", "web", "-n", "shop", "--max=5", "--cpu-percent=50"];
+    sandbox.kubectl_output(&autoscale);
+    let delete = ["delete", "hpa.v1.autoscaling", "cart", "web", "-n", "shop"];
+    sandbox.kubectl_output(&delete);
+    sandbox.end();
+}
+
 /// Runs this program with the environment variables that the sandbox prints.
 #[cfg(feature = "cluster")]
 fn fleetwright(sandbox: &Sandbox, code: i32, arguments: &[&str]) -> String {
@@ -321,6 +382,37 @@ fn plan_applied_in_sandbox_leaves_an_empty_plan() {
     fleetwright(&sandbox, 0, &["apply", plan, "--path", path, "--auto-approve"]);
     let again = fleetwright(&sandbox, 0, &[&live[..], &["--detailed-exitcode"]].concat());
     assert!(again.contains("Plan: 0 to add, 0 to change, 0 to destroy."), "{again}");
+    sandbox.end();
+}
+
+#[cfg(feature = "cluster")]
+#[test]
+fn expander_priorities_of_the_cluster_are_observed() {
+    if !has_kubectl() {
+        return;
+    }
+    let tree = quickstart();
+    let sandbox = Sandbox::start(tree.path());
+    let path = tree.path().to_str().expect("UTF-8");
+    let priorities = || {
+        let world = fleetwright(&sandbox, 0, &["observe", path, "--world", "live"]);
+        let world: serde_json::Value = serde_json::from_str(&world).expect("a world");
+        world["scaling"]["expander_priorities"].to_string()
+    };
+    assert_eq!(priorities(), "{}", "the cluster has none");
+    let file = tree.path().join("priorities.txt");
+    let text = |name: &str| {
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{ name: {name}, namespace: kube-system }}\n\
+             data:\n  priorities: |\n    10:\n      - .*\n    50:\n      - ^spot-\n"
+        )
+    };
+    for name in ["other", "cluster-autoscaler-priority-expander"] {
+        std::fs::write(&file, text(name)).expect("written");
+        sandbox.kubectl_output(&["apply", "-f", file.to_str().expect("UTF-8")]);
+    }
+    let expected = "{\"kube-system\":{\"levels\":{\"10\":[\".*\"],\"50\":[\"^spot-\"]}}}";
+    assert_eq!(priorities(), expected);
     sandbox.end();
 }
 

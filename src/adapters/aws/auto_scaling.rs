@@ -8,13 +8,15 @@ use std::time::Duration;
 use aws_sdk_autoscaling::error::ProvideErrorMetadata as _;
 use aws_sdk_autoscaling::primitives::DateTime;
 use aws_sdk_autoscaling::types::{
-    AutoScalingGroup, Filter, LifecycleState, ScheduledUpdateGroupAction,
+    AutoScalingGroup, Filter, LaunchTemplateSpecification, LifecycleState,
+    ScheduledUpdateGroupAction,
 };
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::client::{Aws, ScheduledActions};
 use super::errors::{port_error, refused};
+use super::group_templates::{NODE_GROUP_TAG, launch_template};
 use super::rate_limiter::ApiBucket;
 use crate::apply::ports::PortError;
 use crate::model::ids::{GroupName, InstanceId, InstanceTypeName};
@@ -31,6 +33,8 @@ pub(super) type GroupMembers = BTreeMap<InstanceId, Membership>;
 pub(super) struct ClusterGroups {
     pub(super) groups: Vec<Group>,
     pub(super) members: GroupMembers,
+    /// Launch templates of groups whose types are not known.
+    launch_templates: BTreeMap<GroupName, LaunchTemplateSpecification>,
 }
 
 impl Aws {
@@ -53,6 +57,13 @@ impl Aws {
         }
         if groups.groups.is_empty() {
             return Ok(groups);
+        }
+        let ClusterGroups { groups: found, launch_templates, .. } = &mut groups;
+        for group in found {
+            let launch_template = launch_templates.get(&group.name);
+            if launch_template.is_some() || group.tags.contains_key(NODE_GROUP_TAG) {
+                self.add_template(group, launch_template).await;
+            }
         }
         // Scheduled actions only affect forecasts. If they cannot be read, only the forecasts are
         // reduced.
@@ -200,7 +211,10 @@ impl Aws {
 
 impl ClusterGroups {
     fn add(&mut self, found: AutoScalingGroup) -> Result<(), String> {
+        let launch_template = launch_template(&found);
         let (group, members) = parse_group(found)?;
+        let launch_template = launch_template.filter(|_| group.types.is_empty());
+        self.launch_templates.extend(launch_template.map(|it| (group.name.clone(), it)));
         self.groups.push(group);
         self.members.extend(members);
         Ok(())
@@ -268,6 +282,8 @@ fn parse_group(found: AutoScalingGroup) -> Result<(Group, GroupMembers), String>
         suspended,
         schedules: Vec::new(),
         schedules_unread: None,
+        node_group: None,
+        template_unread: None,
         name,
     };
     Ok((group, members))

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::call_timing::CallTimer;
 use super::errors::{AwsError, port_error, refused};
+use super::group_templates::GroupTemplate;
 use super::launch_context::LaunchContext;
 use super::rate_limiter::{ApiBucket, RateLimiter};
 use super::resolution_cache::ResolutionCache;
@@ -62,6 +63,8 @@ pub struct Aws {
     pub(super) cached_profiles: Mutex<Option<(Instant, Vec<FargateProfile>)>>,
     /// Scheduled actions of groups with the time of the read.
     pub(super) cached_schedules: Mutex<Option<(Instant, ScheduledActions)>>,
+    /// Templates of groups with the time of the read.
+    pub(super) cached_templates: Mutex<BTreeMap<GroupName, (Instant, GroupTemplate)>>,
     /// Check before each launch and each termination. Without it, writes are allowed.
     write_permit: OnceLock<WritePermit>,
     call_meter: SharedHistograms,
@@ -151,6 +154,7 @@ impl Aws {
             reads_reservations: AtomicBool::new(false),
             cached_profiles: Mutex::default(),
             cached_schedules: Mutex::default(),
+            cached_templates: Mutex::default(),
             write_permit: OnceLock::new(),
             call_meter: meter,
         }

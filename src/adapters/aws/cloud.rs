@@ -24,7 +24,7 @@ impl Cloud for Aws {
     async fn inventory(&self) -> Result<CloudInventory, PortError> {
         let mut inventory = CloudInventory::default();
         // Groups first: every member that they list was launched before the instances are listed.
-        let ClusterGroups { groups, members } = self.list_groups().await?;
+        let ClusterGroups { groups, members, .. } = self.list_groups().await?;
         inventory.groups = groups;
         self.list_instances(&members, &mut inventory).await?;
         if self.reads_reservations() {

@@ -16,6 +16,7 @@ use super::owner_references::parse_metadata;
 use super::{autoscalers, node, port_error};
 use crate::apply::ports::{CallEffect, ClusterObjects, NodeAndPods, PortError};
 use crate::manifest::read_live_objects;
+use crate::model::expander_priorities::CONFIG_MAP;
 use crate::model::ids::{NodeName, WorkloadId};
 use crate::model::observed::UnreadObject;
 use crate::model::pod::PodTemplate;
@@ -26,7 +27,7 @@ const fn resource(
     kind: &'static str,
     path: &'static str,
 ) -> ApiResource {
-    ApiResource { api_version, kind, path }
+    ApiResource { api_version, kind, path, name: None }
 }
 
 pub(super) const PODS: ApiResource = resource("v1", "Pod", "/api/v1/pods");
@@ -52,8 +53,12 @@ const VERTICAL: ApiResource = resource(
     "/apis/autoscaling.k8s.io/v1/verticalpodautoscalers",
 );
 
+/// The ConfigMaps of Cluster Autoscaler's expander `priority`.
+const EXPANDER_PRIORITIES: ApiResource =
+    ApiResource { name: Some(CONFIG_MAP), ..resource("v1", "ConfigMap", "/api/v1/configmaps") };
+
 /// All resource types in list order.
-pub(super) const RESOURCES: [ApiResource; 16] = [
+pub(super) const RESOURCES: [ApiResource; 17] = [
     PODS,
     resource("apps/v1", "ReplicaSet", "/apis/apps/v1/replicasets"),
     resource("batch/v1", "Job", "/apis/batch/v1/jobs"),
@@ -67,6 +72,7 @@ pub(super) const RESOURCES: [ApiResource; 16] = [
     CLAIMS,
     HORIZONTAL,
     VERTICAL,
+    EXPANDER_PRIORITIES,
     ATTACHMENTS,
     CSI_NODES,
     NODES,
@@ -165,7 +171,7 @@ impl Kubernetes {
             })),
             None => read.clear(),
         };
-        match self.list_pages(resource, None, &mut receive).await {
+        match self.list_pages(resource, resource.fields().as_deref(), &mut receive).await {
             // A map collected at once takes half the memory of a map that grew in order.
             Ok(version) => Ok((read.into_iter().collect(), Some(version))),
             Err(Error::Api(status)) if status.code == 404 && is_optional(resource) => {
@@ -182,6 +188,7 @@ pub(super) fn assemble<'s>(
     other_caches: impl IntoIterator<Item = &'s ObjectCache>,
 ) -> ClusterObjects {
     let mut read = ClusterAssembly::default();
+    read.objects.scaling.expander_priorities = Some(BTreeMap::new());
     let mut storage: Vec<&Json> = Vec::new();
     for (resource, cache) in RESOURCES.iter().skip(1).zip(other_caches) {
         for (key, cached) in cache {
@@ -204,6 +211,7 @@ pub(super) fn assemble<'s>(
                 ObjectContent::Raw(object) => match resource.path {
                     path if path == HORIZONTAL.path => read.add_horizontal(object),
                     path if path == VERTICAL.path => read.add_vertical(object),
+                    path if path == EXPANDER_PRIORITIES.path => read.add_priorities(object),
                     path if path == ATTACHMENTS.path => read.add_attachment(object),
                     path if path == CSI_NODES.path => read.add_limits(key, object),
                     _ => storage.push(object),
@@ -308,6 +316,11 @@ impl ClusterAssembly<'_> {
             Ok(found) => self.objects.scaling.vertical.extend(found),
             Err(why) => self.add_unread(VERTICAL, &object_key(object), &why),
         }
+    }
+
+    fn add_priorities(&mut self, object: &Json) {
+        let found = read_live_objects([object]).expander_priorities;
+        self.objects.scaling.expander_priorities.get_or_insert_default().extend(found);
     }
 
     fn add_attachment(&mut self, object: &Json) {

@@ -21,9 +21,16 @@ pub(super) struct ApiResource {
     pub(super) kind: &'static str,
     /// Path of the collection across all namespaces.
     pub(super) path: &'static str,
+    /// Name of the only objects that are read; `None` for all.
+    pub(super) name: Option<&'static str>,
 }
 
 impl ApiResource {
+    /// Returns the field selector of the objects that are read.
+    pub(super) fn fields(&self) -> Option<String> {
+        self.name.map(|name| format!("metadata.name={name}"))
+    }
+
     /// Sets `apiVersion` and `kind`, which list items omit.
     pub(super) fn set_type_meta(&self, object: &mut Json) {
         if let Json::Object(fields) = object {

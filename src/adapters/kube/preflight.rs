@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use super::client::Kubernetes;
 use super::port_error;
 use crate::apply::ports::{CallEffect, PortError, Prerequisite};
+use crate::model::expander_priorities::CONFIG_MAP;
 
 /// Maximum clock skew in seconds. AWS signatures are valid for five minutes.
 const SKEW_SECONDS_MAX: i64 = 60;
@@ -51,7 +52,7 @@ impl Permission {
 }
 
 /// Every permission that `deploy/kubernetes/rbac.yaml` grants.
-const REQUIRED_PERMISSIONS: [Permission; 22] = [
+const REQUIRED_PERMISSIONS: [Permission; 23] = [
     Permission::new("", "", "nodes", "", &["list", "get", "patch", "delete"]),
     Permission::new("", "", "pods", "", &["list", "delete"]),
     Permission::new("", "", "pods/eviction", "", &["create"]),
@@ -78,6 +79,7 @@ const REQUIRED_PERMISSIONS: [Permission; 22] = [
         "fleetwright-apply",
         &["get", "update"],
     ),
+    Permission::new("", "", "configmaps", CONFIG_MAP, &["list"]),
     Permission::new("kube-system", "", "configmaps", "aws-auth", &["get"]),
     Permission::new("default", "", "events", "", &["create"]),
 ];

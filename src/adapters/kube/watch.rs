@@ -405,7 +405,8 @@ async fn list_and_watch(
         return Ok(WatchEnd::NotServed);
     };
     let request = Request::new(resource.path);
-    let params = WatchParams::default().timeout(WATCH_SECONDS);
+    let params = WatchParams { field_selector: resource.fields(), ..WatchParams::default() };
+    let params = params.timeout(WATCH_SECONDS);
     let mut paused = Duration::ZERO;
     loop {
         let started = Instant::now();

@@ -50,7 +50,8 @@ pub(in crate::cli) struct PlanningArgs {
     pub(in crate::cli) exclude: Vec<String>,
     /// Replace the node at this address (repeatable)
     ///
-    /// It is replaced even without another reason.
+    /// It is replaced even without another reason. A repeated command replaces the new node at the
+    /// address, and has nothing to do if no node has the address any more.
     #[arg(long, value_name = "ADDRESS")]
     pub(in crate::cli) replace: Vec<String>,
     /// Assume that pods are nominated to their planned nodes

@@ -4,13 +4,21 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value as Json;
+
+use super::super::collector::{Collector, Definition};
+use super::super::decode::{FieldMap, shorten};
+use super::super::object_meta::ObjectMeta;
 use super::super::placeholder::{Vars, substitute};
-use super::super::yaml::{YamlNode, YamlValue};
+use super::super::yaml::{YamlNode, YamlValue, yaml_to_json};
 use super::command_line;
 use crate::model::cluster_autoscaler::AutoscalerFlags;
+use crate::model::expander_priorities::ExpanderPriorities;
 
 /// Name of the image and of the executable.
 const NAME: &str = "cluster-autoscaler";
+/// Key of the ConfigMap of the expander `priority`.
+const PRIORITIES_KEY: &str = "priorities";
 
 /// Returns the flags of Cluster Autoscaler, if one of the containers runs it.
 pub(in super::super) fn autoscaler_flags(
@@ -38,10 +46,11 @@ pub(in super::super) fn autoscaler_flags(
 }
 
 /// Flags that decide which groups are scaled up, and in which order.
-const KNOWN: [&str; 10] = [
+const KNOWN: [&str; 11] = [
     "nodes",
     "node-group-auto-discovery",
     "expander",
+    "namespace",
     "balance-similar-node-groups",
     "balancing-ignore-label",
     "balancing-label",
@@ -77,6 +86,7 @@ fn read_flag(name: &str, value: Option<&str>, flags: &mut AutoscalerFlags) -> Op
             is_valid.then(|| flags.groups.insert(group.into(), bounds))?;
         }
         "node-group-auto-discovery" => flags.discovery.push(discovery(value?)?),
+        "namespace" => flags.namespace = Some(value?.to_owned()),
         "expander" => flags.expanders = value?.split(',').map(str::to_owned).collect(),
         "balance-similar-node-groups" => {
             flags.balances = value.map_or(Some(true), |value| value.parse().ok())?;
@@ -104,6 +114,44 @@ fn discovery(text: &str) -> Option<BTreeMap<String, Option<String>>> {
         (!key.is_empty()).then(|| (key.to_owned(), value))
     };
     text.strip_prefix("asg:tag=")?.split(',').map(tag).collect()
+}
+
+/// Records the ConfigMap of the expander `priority`.
+pub(in super::super) fn expander_priorities(
+    meta: ObjectMeta,
+    root: &FieldMap<'_>,
+    into: &mut Collector,
+) {
+    let text = root.field.node.get("data").and_then(|data| data.get(PRIORITIES_KEY)?.text());
+    let found = text.ok_or_else(|| format!("it has no key `{PRIORITIES_KEY}`")).and_then(levels);
+    let found = found.map_or_else(ExpanderPriorities::Unreadable, ExpanderPriorities::Levels);
+    into.skip(meta.origin.clone(), "kind ConfigMap");
+    let ObjectMeta { namespace, origin, .. } = meta;
+    let (kind, name, scope) = ("expander priorities", namespace.to_string(), root.field.scope);
+    let named = Definition { kind, name, scope, origin };
+    into.insert(named, |all| &mut all.desired.expander_priorities, namespace, found, PartialEq::eq);
+}
+
+/// Reads a YAML map of priorities to lists of regular expressions.
+fn levels(text: &str) -> Result<BTreeMap<i64, Vec<String>>, String> {
+    let Some(Json::Object(map)) = yaml_to_json(text) else {
+        return Err(format!("the value of `{PRIORITIES_KEY}` is no YAML map"));
+    };
+    let level = |(priority, list): (&String, &Json)| {
+        let priority: i64 =
+            priority.parse().map_err(|_| format!("`{}` is no priority", shorten(priority)))?;
+        let list = match list {
+            Json::Array(list) => list.as_slice(),
+            Json::Null => &[],
+            _ => return Err(format!("priority {priority} has no list")),
+        };
+        let texts = list.iter().map(|text| text.as_str().map(str::to_owned));
+        let texts = texts.collect::<Option<_>>();
+        texts
+            .map(|texts| (priority, texts))
+            .ok_or_else(|| format!("priority {priority} lists a value that is no text"))
+    };
+    map.iter().map(level).collect()
 }
 
 #[cfg(test)]
@@ -187,6 +235,34 @@ mod tests {
         let read = flags(IMAGE, &[], &[]).expect("flags");
         assert_eq!(read.expanders().collect::<Vec<_>>(), ["least-waste"]);
         assert_eq!(read.priority_cutoff(), -10);
+    }
+
+    #[test]
+    fn priorities_of_the_expander_are_read() {
+        let read = |text: Option<&str>| {
+            let data = text.map(|text| serde_json::json!({ "priorities": text }));
+            let object = serde_json::json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "data": data,
+                "metadata": { "name": "cluster-autoscaler-priority-expander", "namespace": "x" },
+            });
+            let mut read = read_live_objects([&object]);
+            assert_eq!(read.problems, []);
+            read.expander_priorities.remove("x").expect("the ConfigMap")
+        };
+        let texts = |of: &[&str]| of.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let levels = [(10, texts(&[".*t2\\.large.*"])), (50, texts(&["^spot", "a"])), (60, vec![])];
+        let text = "10:\n  - .*t2\\.large.*\n50:\n  - ^spot\n  - 'a'\n60:\n";
+        assert_eq!(read(Some(text)), ExpanderPriorities::Levels(levels.into()));
+        for (text, why) in [
+            (None, "it has no key `priorities`"),
+            (Some("- a"), "the value of `priorities` is no YAML map"),
+            (Some("10: [*spot]"), "the value of `priorities` is no YAML map"),
+            (Some("high: [a]"), "`high` is no priority"),
+            (Some("10: a"), "priority 10 has no list"),
+            (Some("10: [[a]]"), "priority 10 lists a value that is no text"),
+        ] {
+            assert_eq!(read(text), ExpanderPriorities::Unreadable(why.to_owned()), "{text:?}");
+        }
     }
 
     #[test]

@@ -348,6 +348,7 @@ fn node_class(group: &NodeGroup, map: &FieldMap<'_>) -> NodeClass {
         origin: group.origin.clone(),
         generation: Generation::Eksctl,
         ami_family: family,
+        windows_build: family.windows_build(&image),
         image: image.into_owned(),
         kubelet: settings,
         ephemeral_storage,

@@ -83,15 +83,16 @@ pub(in super::super) fn node_class(
     warn_unsupported(&spec, UNSUPPORTED, "instances are launched without it");
     let family = image.as_ref().map_or(AmiFamily::Custom, |(family, _)| *family);
     let class = settings(&spec, generation, meta, family);
+    // Selector terms may name any year, and the stated family decides.
+    let named = spec.get("amiFamily").and_then(|field| field.node.text());
+    let named = named.or_else(|| image.as_ref().map(|(_, image)| image.as_str()));
+    let windows_build = named.and_then(|name| family.windows_build(name));
     let instance_settings =
         instance_settings(&spec, image.as_ref().and_then(|(_, image)| image_alias(image)));
     spec.finish(Severity::Warning);
     let Some((_, image)) = image else { return };
-    add(
-        NodeClass { image, instance_settings, kubelet: kubelet.unwrap_or_default(), ..class },
-        root,
-        into,
-    );
+    let kubelet = kubelet.unwrap_or_default();
+    add(NodeClass { image, windows_build, instance_settings, kubelet, ..class }, root, into);
 }
 
 /// Reports the lists of [`LAUNCH_SELECTORS`] that are absent or empty.
@@ -141,10 +142,11 @@ pub(in super::super) fn node_template(meta: ObjectMeta, root: &FieldMap<'_>, int
     // This generation defaults to Amazon Linux 2.
     let known = family.as_ref().map_or(AmiFamily::Custom, |f| f.unwrap_or(AmiFamily::Al2));
     let class = settings(&spec, Generation::V1alpha5, meta, known);
+    let windows_build = name.and_then(|name| known.windows_build(name));
     let instance_settings = instance_settings(&spec, image_alias(&image));
     spec.finish(Severity::Warning);
     if family.is_ok() {
-        add(NodeClass { image, instance_settings, ..class }, root, into);
+        add(NodeClass { image, windows_build, instance_settings, ..class }, root, into);
     }
 }
 
@@ -187,6 +189,7 @@ fn settings(
         origin: meta.origin,
         generation,
         ami_family: family,
+        windows_build: None,
         image: String::new(),
         kubelet: KubeletSettings::default(),
         ephemeral_storage: spec

@@ -62,6 +62,24 @@ fn requirement_lines(pool: &Pool) -> Vec<String> {
     pool.requirements.iter().map(of).collect()
 }
 
+#[test]
+fn windows_build_follows_the_family() {
+    let of = |spec: &str| class(&node_class(spec)).windows_build;
+    for (spec, build) in [
+        ("  amiSelectorTerms: [{alias: windows2019@latest}]\n", Some("10.0.17763")),
+        ("  amiSelectorTerms: [{alias: windows2025@latest}]\n", Some("10.0.26100")),
+        // The name of a tag is no family.
+        (
+            "  amiFamily: Windows2022\n  amiSelectorTerms: [{tags: {os: windows2019}}]\n",
+            Some("10.0.20348"),
+        ),
+        ("  amiFamily: AL2\n  amiSelectorTerms: [{tags: {os: windows2019}}]\n", None),
+        ("  amiFamily: Custom\n  amiSelectorTerms: [{alias: windows2022@latest}]\n", None),
+    ] {
+        assert_eq!(of(spec), build, "{spec}");
+    }
+}
+
 fn hours(hours: i64) -> SignedDuration {
     SignedDuration::from_hours(hours)
 }

@@ -227,6 +227,18 @@ pub enum AmiFamily {
 }
 
 impl AmiFamily {
+    /// Returns the build that nodes of a Windows family report, by a name of the family that has its
+    /// year, such as `windows2022@latest` or `WINDOWS_CORE_2022_x86_64`.
+    ///
+    /// Source: karpenter-provider-aws, `pkg/apis/v1/labels.go`.
+    #[must_use]
+    pub fn windows_build(self, name: &str) -> Option<&'static str> {
+        const BUILDS: [(&str, &str); 3] =
+            [("2019", "10.0.17763"), ("2022", "10.0.20348"), ("2025", "10.0.26100")];
+        let mut builds = BUILDS.iter().filter(|_| self == Self::Windows);
+        builds.find(|(year, _)| name.contains(year)).map(|(_, build)| *build)
+    }
+
     /// Returns the default block devices of the family's images, with sizes in GiB. Pods use the
     /// last device. The list is empty for custom images.
     ///
@@ -254,6 +266,8 @@ pub struct NodeClass {
     pub generation: Generation,
     /// AMI family.
     pub ami_family: AmiFamily,
+    /// Windows build of the nodes; `None` for other systems.
+    pub windows_build: Option<&'static str>,
     /// Image as declared: an alias such as `al2023@latest`, or the selector terms in order.
     pub image: String,
     /// Kubelet settings.

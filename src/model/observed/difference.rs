@@ -92,7 +92,7 @@ impl Observed {
                 (Some(_), _) if stale.contains_key(name) => Some(Disagreement::NodesOfOneInstance),
                 // An unlisted instance may belong to another account.
                 (Some(_), None) => Some(Disagreement::NodeWithoutInstance),
-                (Some(_), Some(instance)) if is_ending(instance) => {
+                (Some(_), Some(instance)) if instance.has_ended() => {
                     Some(Disagreement::NodeOfEndedInstance)
                 }
                 (Some(_), Some(_)) => None,
@@ -126,10 +126,6 @@ impl Observed {
         found.sort();
         found
     }
-}
-
-fn is_ending(instance: &Instance) -> bool {
-    matches!(instance.state, InstanceState::ShuttingDown | InstanceState::Terminated)
 }
 
 #[cfg(test)]

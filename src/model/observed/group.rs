@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::ids::{GroupName, InstanceTypeName, ZoneName};
-use crate::model::market::CapacityMix;
+use crate::model::market::{CapacityMix, CapacityType};
+use crate::model::pod::Taint;
 
 /// An Auto Scaling group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +41,35 @@ pub struct Group {
     /// Reason if the scheduled actions could not be read; [`Group::schedules`] is then unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedules_unread: Option<String>,
+    /// Nodes of a managed node group, as EKS states them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_group: Option<NodeGroupTemplate>,
+    /// Reason if the launch template or the node group of EKS could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_unread: Option<String>,
+}
+
+/// Nodes of a managed node group, as EKS states them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeGroupTemplate {
+    /// Name.
+    pub name: String,
+    /// Labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Taints.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<Taint>,
+    /// Capacity type; unknown if the key is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity_type: Option<CapacityType>,
+    /// AMI type, such as `AL2023_x86_64_STANDARD`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ami_type: Option<String>,
+    /// Size of the disk, in GiB. A launch template may set another size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_gib: Option<u32>,
 }
 
 /// A scheduled action of a group: Auto Scaling sets these sizes at certain times.

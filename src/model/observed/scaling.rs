@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::expander_priorities::ExpanderPriorities;
 use crate::model::ids::Namespace;
 use crate::model::pod::ResourceList;
 
@@ -26,6 +27,9 @@ pub struct Scaling {
     /// Status of KEDA `ScaledObject` and `ScaledJob` objects.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub event_driven: Vec<LiveEvents>,
+    /// Priorities of Cluster Autoscaler's expander, by namespace of their ConfigMap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expander_priorities: Option<BTreeMap<Namespace, ExpanderPriorities>>,
 }
 
 impl Scaling {

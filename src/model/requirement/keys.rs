@@ -33,6 +33,8 @@ pub mod key {
     /// Flag for capacity reservations with interruptible instances: `true` or `false`.
     pub const RESERVATION_INTERRUPTIBLE: &str =
         "karpenter.k8s.aws/capacity-reservation-interruptible";
+    /// Tenancy: `default` (shared hardware) or `dedicated`.
+    pub const TENANCY: &str = "karpenter.k8s.aws/instance-tenancy";
     /// Prefix of the labels that describe an instance type.
     pub const INSTANCE_PREFIX: &str = "karpenter.k8s.aws/instance-";
 }
@@ -103,7 +105,7 @@ pub fn is_well_known(key: &str) -> bool {
 pub fn known_values(key: &str) -> Option<&'static [&'static str]> {
     match key {
         key::CAPACITY_TYPE => Some(&["on-demand", "spot", "reserved"]),
-        "karpenter.k8s.aws/instance-tenancy" => Some(&["default", "dedicated"]),
+        key::TENANCY => Some(&["default", "dedicated"]),
         _ => None,
     }
 }

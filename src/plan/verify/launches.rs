@@ -180,8 +180,10 @@ fn labels(
     );
     of_node.extend([label(own, pool.name.as_str())]);
     // The image decides the operating system; the catalog states that of most images.
-    if context.class(pool).is_some_and(|class| class.ami_family == AmiFamily::Windows) {
-        of_node.extend([label(key::OS, "windows")]);
+    if let Some(class) = context.class(pool) {
+        let is_windows = class.ami_family == AmiFamily::Windows;
+        of_node.extend(is_windows.then(|| label(key::OS, "windows")));
+        of_node.extend(class.windows_build.map(|build| label(key::WINDOWS_BUILD, build)));
     }
     let of_pool = pool.labels.iter().filter(|(key, _)| !of_node.contains_key(*key));
     let stronger = |key| of_node.contains_key(key) || pool.labels.contains_key(key);

@@ -60,9 +60,7 @@ impl PoolKeys {
     /// instance keeps the key, and the instance ID replaces the key of the other one.
     pub(super) fn from_observed(observed: &Observed) -> Self {
         let mut keys = Self::default();
-        let ended = [InstanceState::ShuttingDown, InstanceState::Terminated];
-        let is_managed =
-            |i: &&Instance| !ended.contains(&i.state) && i.is_managed_by(&observed.cluster.name);
+        let is_managed = |i: &&Instance| !i.has_ended() && i.is_managed_by(&observed.cluster.name);
         let mut instances: Vec<&Instance> =
             observed.instances.values().filter(is_managed).collect();
         instances.sort_by(|a, b| (b.launched_at, &a.id).cmp(&(a.launched_at, &b.id)));

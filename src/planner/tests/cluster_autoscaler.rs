@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use crate::model::cluster_autoscaler::AutoscalerFlags;
 use crate::model::desired::ExternalGroup;
-use crate::model::ids::{Origin, WorkloadId, workload_key};
+use crate::model::expander_priorities::ExpanderPriorities;
+use crate::model::ids::{Address, Origin, WorkloadId, workload_key};
 use crate::model::market::{CapacityMix, CapacityType};
-use crate::model::observed::{Group, Instance, Membership, Node};
-use crate::model::pod::PodTemplate;
+use crate::model::observed::{Group, Instance, Membership, Node, NodeGroupTemplate};
+use crate::model::pod::{PodTemplate, Taint, TaintEffect, Toleration, TolerationOperator};
+use crate::model::requirement::label;
 use crate::model::units::{MicroUsd, Resources};
 use crate::plan::wire::{AutoscalerGrowthRow, Plan};
 use crate::plan::{Facts, check};
@@ -199,6 +201,62 @@ fn tags_describe_the_disk_of_an_empty_group() {
 }
 
 #[test]
+fn eks_describes_an_empty_managed_group() {
+    let stated = || NodeGroupTemplate {
+        name: "web".to_owned(),
+        labels: [("team".to_owned(), "shop".to_owned())].into(),
+        taints: vec![Taint {
+            key: "dedicated".into(),
+            value: "shop".into(),
+            effect: TaintEffect::NoSchedule,
+        }],
+        capacity_type: Some(CapacityType::Spot),
+        ami_type: Some("AL2023_x86_64_STANDARD".to_owned()),
+        disk_gib: Some(100),
+    };
+    let scenario = || {
+        let mut scenario = without_pools(1);
+        let template = pods::template_requesting(&[("ephemeral-storage", 50 << 30)]);
+        scenario.template().spec.containers = template.spec.containers;
+        scenario.template().spec.node_selector = [
+            label("team", "shop"),
+            label("eks.amazonaws.com/nodegroup", "web"),
+            label("eks.amazonaws.com/capacityType", "SPOT"),
+        ]
+        .into();
+        scenario.template().spec.tolerations = vec![Toleration {
+            key: "dedicated".to_owned(),
+            operator: TolerationOperator::Exists,
+            value: String::new(),
+            effect: None,
+            seconds: None,
+        }];
+        group(&mut scenario).node_group = Some(stated());
+        // EKS states the label of its node group, and the tag of another tool is behind.
+        let tag = "k8s.io/cluster-autoscaler/node-template/label/team".to_owned();
+        group(&mut scenario).tags.insert(tag, "old".to_owned());
+        scenario
+    };
+    assert_eq!(served(&scenario().plan()), (1, 0));
+    let ways: [Way<Scenario>; 4] = [
+        ("without EKS, tags alone count", |s| group(s).node_group = None),
+        ("a pod without a toleration", |s| s.template().spec.tolerations.clear()),
+        ("another label", |s| {
+            let stated = group(s).node_group.as_mut().expect("stated");
+            stated.labels.insert("team".to_owned(), "other".to_owned());
+        }),
+        ("what cannot be read takes no pod", |s| {
+            group(s).template_unread = Some("not allowed".to_owned());
+        }),
+    ];
+    for (why, change) in ways {
+        let mut scenario = scenario();
+        change(&mut scenario);
+        assert_eq!(served(&scenario.plan()).0, 0, "{why}");
+    }
+}
+
+#[test]
 fn unread_parts_of_an_empty_group_are_warnings() {
     let warnings = |change: fn(&mut Group)| {
         let mut scenario = without_pools(0);
@@ -211,7 +269,9 @@ fn unread_parts_of_an_empty_group_are_warnings() {
     };
     assert_eq!(warnings(|_| ()), [""; 0]);
     let found = warnings(|group| group.types.clear());
-    assert!(found[0].contains("its instance type is in a launch template"), "{found:?}");
+    assert!(found[0].contains("its launch template names no instance type"), "{found:?}");
+    let found = warnings(|group| group.template_unread = Some("not allowed".to_owned()));
+    assert!(found[0].contains("its template cannot be read: not allowed"), "{found:?}");
     let found = warnings(|group| {
         let tag = |name: &str| format!("k8s.io/cluster-autoscaler/node-template/resources/{name}");
         let tags = ["nvidia.com/gpu", "cpu", "acme.com/fpga", "ephemeral-storage"];
@@ -269,6 +329,71 @@ fn growth_of_a_mixed_group_has_the_price_of_its_mix() {
     }
     let hourly = scenario.plan().capacity.cluster_autoscaler[0].hourly;
     assert_eq!(hourly, Some(MicroUsd(96_000 + 2 * 30_000)));
+}
+
+#[test]
+fn expander_priority_chooses_the_group() {
+    let scenario = |expanders: &[&str], levels: &[(i64, &[&str])]| {
+        let expanders = expanders.iter().map(|name| (*name).to_owned()).collect();
+        let flags = AutoscalerFlags { expanders, namespace: Some("ca".to_owned()), ..discovery() };
+        let mut scenario = cluster("kube-system", flags);
+        scenario.desired.pools.clear();
+        scenario.scale(1);
+        let first = group(&mut scenario).clone();
+        for (name, kind) in [("eks-spot-a", "m5.large"), ("eks-spot-b", "m5.4xlarge")] {
+            let types = vec![kind.into()];
+            let other = Group { name: name.into(), types, ..first.clone() };
+            scenario.observed.groups.insert(name.into(), other);
+        }
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        let levels = levels.iter().map(|(priority, of)| (*priority, texts(of))).collect();
+        let live = [("ca".into(), ExpanderPriorities::Levels(levels))].into();
+        scenario.observed.scaling.expander_priorities = Some(live);
+        scenario
+    };
+    let chosen = |scenario: &Scenario| {
+        let plan = scenario.plan();
+        let [row] = &plan.capacity.cluster_autoscaler[..] else { panic!("one group grows") };
+        let names = std::iter::once(&row.address).chain(&row.instead);
+        let name = |address: &Address| {
+            address.as_str().trim_start_matches("autoscaling_group.").to_owned()
+        };
+        let names = names.map(name).collect::<Vec<_>>().join(" ");
+        let found = plan.capacity.diagnostics.iter().find(|d| d.message.contains("expander"));
+        (names, found.map(|found| found.message.clone()))
+    };
+    let spot: &[&str] = &["spot", "web"];
+    for (expanders, levels, expected) in [
+        (&["priority"][..], &[(10, &["^terraform-"][..]), (5, spot)][..], "terraform-web"),
+        // Groups that no expression matches are not chosen while another one matches.
+        (&["priority"], &[(1, &["spot-b$"])], "eks-spot-b"),
+        (&["priority"], &[(9, &["spot"])], "eks-spot-a eks-spot-b"),
+        (&["priority", "least-waste"], &[(9, &["spot"])], "eks-spot-a"),
+        (&["least-waste", "priority"], &[(9, &["^eks"])], "eks-spot-a"),
+        (&["priority", "least-waste"], &[(9, &["none"])], "eks-spot-a terraform-web"),
+        (&["priority"], &[], "eks-spot-a eks-spot-b terraform-web"),
+    ] {
+        let found = chosen(&scenario(expanders, levels));
+        assert_eq!(found, (expected.to_owned(), None), "{expanders:?} {levels:?}");
+    }
+    // Without its ConfigMap, the expander leaves the choice to the next one.
+    let mut without = scenario(&["priority", "least-waste"], &[]);
+    without.observed.scaling.expander_priorities = Some([].into());
+    assert_eq!(chosen(&without), ("eks-spot-a terraform-web".to_owned(), None));
+    // An unreadable ConfigMap is named, and predicts nothing.
+    let all = "eks-spot-a eks-spot-b terraform-web";
+    let (names, warning) = chosen(&scenario(&["priority", "least-waste"], &[(9, &["spot("])]));
+    let warning = warning.expect("a warning");
+    assert_eq!(names, all);
+    assert!(warning.contains("`spot(` of priority 9 is no known expression"), "{warning}");
+    // What is not read is unknown, and not absent; the repository then counts.
+    let mut unread = scenario(&["priority"], &[(9, &["spot-b"])]);
+    let read = unread.observed.scaling.expander_priorities.take().expect("read");
+    let (names, warning) = chosen(&unread);
+    assert_eq!(names, all);
+    assert!(warning.expect("a warning").contains("is not known"));
+    unread.desired.expander_priorities = read;
+    assert_eq!(chosen(&unread), ("eks-spot-b".to_owned(), None));
 }
 
 #[test]

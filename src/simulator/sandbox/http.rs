@@ -18,7 +18,7 @@ use super::kube_api::{ApiResponse, KubeApi, WatchRequest};
 use super::request::ApiRequest;
 use super::status_error::StatusError;
 use super::store::{ChangeKind, StoreWrite};
-use super::table;
+use super::{autoscaling_v1, table};
 use crate::adapters::http::{
     self, ConnectionLimits, ResponseBody, decode_path, header_values, parse_form, response,
 };
@@ -196,7 +196,7 @@ impl WatchRequest {
             let one = [Arc::clone(object)];
             return table::table(self.resource, &one, included, &json!({}), Timestamp::now());
         }
-        (**object).clone()
+        autoscaling_v1::in_version_of(self.resource, object)
     }
 
     /// Returns a bookmark with the current version of the client.

@@ -84,11 +84,14 @@ impl KubeApi {
             .unwrap_or_else(|error| ApiResponse::json(error.code, &error.to_status()))
     }
 
-    fn handle(&mut self, request: &ApiRequest) -> Result<ApiResponse, StatusError> {
+    pub(super) fn handle(&mut self, request: &ApiRequest) -> Result<ApiResponse, StatusError> {
         if let Some(answer) = discovery(&request.path) {
             return Ok(answer);
         }
         let target = RequestTarget::parse(&request.path)?;
+        if target.resource.is_older_version() {
+            return self.handle_autoscaler_v1(&target, request);
+        }
         if target.resource.is_access_review() {
             return review_access(target.resource, request);
         }

@@ -40,7 +40,7 @@ pub(super) fn uid(kind: &str, namespace: &str, name: &str) -> String {
     )
 }
 
-fn to_amounts(resources: &Resources) -> ResourceList {
+pub(super) fn to_amounts(resources: &Resources) -> ResourceList {
     let Resources { cpu, memory, ephemeral_storage, pods, extended } = resources;
     let mut amounts = extended.clone();
     amounts.insert("cpu".into(), cpu.0);

@@ -79,6 +79,11 @@ pub(super) const RESOURCES: &[ServedResource] = &[
     },
     ServedResource {
         namespaced: true,
+        subresources: &["status"],
+        ..resource("autoscaling", "HorizontalPodAutoscaler", "horizontalpodautoscalers", &["hpa"])
+    },
+    ServedResource {
+        namespaced: true,
         ..resource(
             "autoscaling.k8s.io",
             "VerticalPodAutoscaler",
@@ -101,6 +106,7 @@ pub(super) const RESOURCES: &[ServedResource] = &[
     ours("CapacityPlan", "capacityplans", &["cplan"]),
     ours("CapacityPool", "capacitypools", &["cpool"]),
     karpenter("karpenter.k8s.aws", "EC2NodeClass", "ec2nodeclasses", &["ec2nc", "ec2ncs"]),
+    karpenter("karpenter.sh", "NodeClaim", "nodeclaims", &[]),
     karpenter("karpenter.sh", "NodePool", "nodepools", &[]),
     keda("ScaledJob", "scaledjobs", &["sj"]),
     keda("ScaledObject", "scaledobjects", &["so"]),
@@ -212,10 +218,16 @@ impl ServedResource {
         RESOURCES.iter().find(|resource| resource.kind == kind).expect("the kind is in the table")
     }
 
-    /// Returns the resource type of an object, if its version is served.
+    /// Returns the resource type of an object, if its version is stored.
     pub(super) fn of_object(object: &Json) -> Option<&'static Self> {
         let (kind, version) = (&object["kind"], object["apiVersion"].as_str()?);
-        RESOURCES.iter().find(|r| *kind == *r.kind && r.api_version() == version)
+        let mut found = RESOURCES.iter().filter(|r| *kind == *r.kind && r.api_version() == version);
+        found.find(|resource| !resource.is_older_version())
+    }
+
+    /// Returns whether objects are stored in another version.
+    pub(super) fn is_older_version(&self) -> bool {
+        (self.group, self.version) == ("autoscaling", "v1")
     }
 
     /// Returns the `apiVersion` of objects.
@@ -296,15 +308,18 @@ pub(super) fn core_versions() -> Json {
 /// Returns the API groups without the core group.
 pub(super) fn groups() -> Json {
     let mut groups: Vec<Json> = Vec::new();
-    let mut last = "";
     for ServedResource { group, version, .. } in RESOURCES.iter().filter(|r| !r.group.is_empty()) {
-        if *group != last {
-            let version =
-                json!({ "groupVersion": format!("{group}/{version}"), "version": version });
-            groups.push(json!({
+        let version = json!({ "groupVersion": format!("{group}/{version}"), "version": version });
+        match groups.last_mut().filter(|last| last["name"] == *group) {
+            Some(last) => {
+                let versions = last["versions"].as_array_mut();
+                let versions = versions.filter(|versions| !versions.contains(&version));
+                versions.into_iter().for_each(|versions| versions.push(version.clone()));
+            }
+            // The first version of a group is preferred.
+            None => groups.push(json!({
                 "name": group, "versions": [version], "preferredVersion": version
-            }));
-            last = group;
+            })),
         }
     }
     json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups })
@@ -340,5 +355,7 @@ mod tests {
         assert!(ALL.into_iter().all(all), "what `all` means is served");
         let groups = groups().to_string();
         assert_eq!(groups.matches("\"name\":\"apps\"").count(), 1, "each group once");
+        let versions = ["v2", "v1"].map(|version| groups.find(&format!("autoscaling/{version}\"")));
+        assert!(versions[0].is_some() && versions[0] < versions[1], "{groups}");
     }
 }

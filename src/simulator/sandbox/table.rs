@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
 use super::resource::ServedResource;
+use crate::model::requirement::key;
 
 /// The object format in table rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +39,7 @@ impl IncludedObject {
 }
 
 /// Column titles by kind. A `+` marks columns of wide output.
-const COLUMNS: [(&str, &str); 20] = [
+const COLUMNS: [(&str, &str); 21] = [
     ("CapacityPlan", "Name|Current|Ready|Why|Plan|+Commit|+Health|+Says|Age"),
     ("CapacityPool", "Name|Nodes|Planned|Hourly|Ready|Why|Commit|+Says"),
     ("CronJob", "Name|Schedule|Timezone|Suspend|Age"),
@@ -50,6 +51,7 @@ const COLUMNS: [(&str, &str); 20] = [
     ("Lease", "Name|Holder|Age"),
     ("Namespace", "Name|Status|Age"),
     ("Node", "Name|Status|Roles|Age|Version|+Type|+Zone"),
+    ("NodeClaim", "Name|Type|Capacity|Zone|Node|Ready|Age|+ID|+NodePool|+NodeClass"),
     ("NodePool", "Name|NodeClass|Weight|Age"),
     ("PersistentVolumeClaim", "Name|Status|Age"),
     ("Pod", "Name|Ready|Status|Restarts|Age|+IP|+Node"),
@@ -105,6 +107,7 @@ fn cells(kind: &str, object: &Json, now: Timestamp) -> Vec<String> {
         "CronJob"
         | "EC2NodeClass"
         | "HorizontalPodAutoscaler"
+        | "NodeClaim"
         | "NodePool"
         | "PodDisruptionBudget"
         | "ScaledObject"
@@ -202,6 +205,21 @@ fn policy_cells(kind: &str, object: &Json, common: CommonCells) -> Vec<String> {
         "EC2NodeClass" => {
             let family = text_or(&spec["amiFamily"], "<none>");
             vec![name, text_or(&spec["role"], "<none>"), family, age]
+        }
+        "NodeClaim" => {
+            let label = |key: &str| text(&object["metadata"]["labels"][key]);
+            vec![
+                name,
+                label(key::INSTANCE_TYPE),
+                label(key::CAPACITY_TYPE),
+                label(key::ZONE),
+                text(&status["nodeName"]),
+                ready_condition(object, "status"),
+                age,
+                text(&status["providerID"]),
+                label(key::NODEPOOL),
+                text(&spec["nodeClassRef"]["name"]),
+            ]
         }
         "NodePool" => {
             let class = text(&spec["template"]["spec"]["nodeClassRef"]["name"]);

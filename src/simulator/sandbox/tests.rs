@@ -384,7 +384,7 @@ fn declared_and_computed_kinds_are_read_only() {
     use super::resource::RESOURCES;
     let mut api = api();
     let read_only: Vec<_> = RESOURCES.iter().filter(|resource| !resource.is_writable()).collect();
-    assert_eq!(read_only.len(), 4, "{read_only:?}");
+    assert_eq!(read_only.len(), 5, "{read_only:?}");
     for resource in read_only {
         let namespace = if resource.namespaced { "namespaces/web/" } else { "" };
         let path = format!("/apis/{}/{namespace}{}", resource.api_version(), resource.plural);

@@ -21,6 +21,7 @@ use super::http::RequestHandler;
 use super::kube_api::{ApiResponse, KubeApi, NAMESPACES};
 use super::kubernetes_objects::{self, PodOwner, ReplicaCounts};
 use super::metrics;
+use super::node_claim::node_claims;
 use super::request::ApiRequest;
 use super::store::{ChangeKind, ObjectKey, StoreWrite, Writer};
 use super::template_texts::{TemplateTexts, rolling_update, with_revision};
@@ -260,6 +261,7 @@ impl WorldSync {
         delivered.complete(&mut others);
         let namespaces = delivered.namespaces();
         others.extend(supporting_objects(&view, namespaces, &self.world.cluster().uid, now, &api));
+        others.extend(node_claims(&view));
         others.extend(declared_objects_of(&view, &self.aws_api.desired()));
         for key in synced.others.iter().filter(|key| !others.contains_key(key)) {
             api.store.remove(key, Writer::World);

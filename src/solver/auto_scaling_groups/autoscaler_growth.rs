@@ -25,7 +25,8 @@ use super::{is_bare, live_group, member_count};
 use crate::demand::{Demand, PodGroup};
 use crate::model::cluster_autoscaler::{AutoscalerFlags, ClusterAutoscaler, cluster_autoscalers};
 use crate::model::desired::{Desired, ExternalGroup, NodeGroup};
-use crate::model::ids::{Origin, PoolName, WorkloadId, workload_key};
+use crate::model::expander_priorities::{GroupPriorities, PRIORITY_EXPANDER};
+use crate::model::ids::{GroupName, Origin, PoolName, WorkloadId, workload_key};
 use crate::model::observed::Group;
 use crate::model::requirement::key;
 use crate::model::units::MicroUsd;
@@ -122,7 +123,9 @@ pub(in crate::solver) fn grow(
             growths.groups.iter().any(|growth| growth.group == choice.group.name.as_str())
         };
         choices.retain(|choice| !is_taken(choice));
-        let mut round = ScaleUp { groups, flags, pending, choices, budget: &mut budget };
+        let priorities = priorities(input, flags, &choices);
+        let budget = &mut budget;
+        let mut round = ScaleUp { groups, flags, pending, choices, priorities, budget };
         let mut sets = round.similar_sets();
         while let Some((set, packing, instead)) = round.next(&mut sets) {
             for (at, nodes, pods) in round.distribute(&set, packing) {
@@ -181,6 +184,8 @@ fn acts(
 /// A group that Cluster Autoscaler may scale up.
 struct Choice<'a> {
     group: &'a NodeGroup,
+    /// Name of its Auto Scaling group; `None` before it exists.
+    live: Option<&'a GroupName>,
     sizes: GroupSizes,
     /// Its next node.
     offer: Offer,
@@ -200,7 +205,7 @@ impl Choice<'_> {
 /// Returns the groups that the flags select and whose next node is known, in the order of names.
 /// Adds a message for each other group that the flags select.
 fn choices<'a>(
-    input: &Input,
+    input: &Input<'a>,
     desired: &'a Desired,
     flags: &AutoscalerFlags,
     messages: &mut Vec<String>,
@@ -214,7 +219,8 @@ fn choices<'a>(
         match next_node(group, &supply, demand) {
             Ok((price, mut offer)) => {
                 attach.limit_offers([&mut offer]);
-                choices.push(Choice { group, sizes, offer, price });
+                let live = live_group(group, observed).map(|live| &live.name);
+                choices.push(Choice { group, live, sizes, offer, price });
             }
             // A message about its unknown types exists already.
             Err(_) if group.types.is_empty() => {}
@@ -225,6 +231,24 @@ fn choices<'a>(
         }
     }
     choices
+}
+
+/// Returns the priority of each choice for the expander `priority`, or `None` if they are not known.
+/// Expressions match names, which are not known before the groups exist.
+fn priorities(
+    input: &Input,
+    flags: &AutoscalerFlags,
+    choices: &[Choice<'_>],
+) -> Option<Vec<Option<i64>>> {
+    flags.expanders().find(|name| *name == PRIORITY_EXPANDER)?;
+    match GroupPriorities::find(flags, input.desired, input.observed) {
+        GroupPriorities::Unknown(_) => None,
+        GroupPriorities::Absent => Some(vec![None; choices.len()]),
+        found @ GroupPriorities::Levels(_) => {
+            let priority = |choice: &Choice<'_>| Some(found.of_group(choice.live?.as_str()));
+            choices.iter().map(priority).collect()
+        }
+    }
 }
 
 /// Returns the cheapest next node of a group with its price, or the reason why it is unknown.
@@ -348,6 +372,8 @@ struct ScaleUp<'a> {
     flags: &'a AutoscalerFlags,
     pending: BTreeMap<usize, u32>,
     choices: Vec<Choice<'a>>,
+    /// Priority of each choice, if one matches; `None` if priorities are not known.
+    priorities: Option<Vec<Option<i64>>>,
     budget: &'a mut WorkBudget,
 }
 
@@ -403,6 +429,14 @@ impl ScaleUp<'_> {
         sets.retain(|set| set.packing.as_ref().is_some_and(|packing| !packing.nodes.is_empty()));
         let mut chosen: Vec<usize> = (0..sets.len()).collect();
         for expander in self.flags.expanders() {
+            if let (PRIORITY_EXPANDER, Some(known)) = (expander, &self.priorities) {
+                // Without a match, all are of equal rank.
+                let priority =
+                    |at: &usize| sets[*at].groups.iter().map(|group| known[*group]).max();
+                let best = chosen.iter().map(priority).max();
+                chosen.retain(|at| Some(priority(at)) == best);
+                continue;
+            }
             let score = |at: &usize| sets[*at].packing.as_ref()?.score(expander);
             // Random, and expanders with rules of their own, may choose any of the rest.
             let Some(best) = chosen.iter().filter_map(score).max() else { break };

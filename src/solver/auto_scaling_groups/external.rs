@@ -29,7 +29,12 @@ const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 /// Extended resources that the catalog knows by instance type.
 const GPU_RESOURCES: [&str; 3] = ["amd.com/gpu", "aws.amazon.com/neuron", "nvidia.com/gpu"];
 /// Labels that differ between on-demand and spot members.
-const CAPACITY_LABELS: [&str; 2] = ["eks.amazonaws.com/capacityType", "node-lifecycle"];
+const CAPACITY_LABELS: [&str; 2] = [CAPACITY_LABEL, "node-lifecycle"];
+/// Labels of EKS on nodes of managed node groups.
+const CAPACITY_LABEL: &str = "eks.amazonaws.com/capacityType";
+const NODE_GROUP_LABEL: &str = "eks.amazonaws.com/nodegroup";
+/// Value of [`CAPACITY_LABEL`] for spot nodes.
+const SPOT: &str = "SPOT";
 /// Suffixes of taints that node agents remove once they run (`ebs.csi.aws.com`, `node.cilium.io`).
 const STARTUP_TAINT_SUFFIXES: [&str; 2] = ["agent-not-ready", "startup-taint"];
 /// Domains of labels and taints that belong to a node, not to its group.
@@ -77,7 +82,9 @@ pub(super) fn add_observed_group(
     let members = GroupMembers::new(live, observed);
     let pool = members.pool(name, origin);
     let mut class = node_class(name, origin, live);
-    class.ephemeral_storage = ephemeral_storage(live).filter(|_| members.members.is_empty());
+    if members.members.is_empty() {
+        class.ephemeral_storage = ephemeral_storage(live);
+    }
     let group = members.group(name, origin, &pool, *manage, observed);
     all.node_classes.insert(class.name.clone(), class);
     all.pools.insert(name.clone(), pool);
@@ -143,10 +150,18 @@ pub(super) fn unread_part(
         );
         return Some(UnreadPart { message, hint: "write value:Effect into the tags" });
     }
+    if let Some(why) = &live.template_unread {
+        let message = format!(
+            "group {name} has no member, and its template cannot be read: {why}; no node is planned \
+             in it"
+        );
+        let hint = "allow eks:DescribeNodegroup and ec2:DescribeLaunchTemplateVersions";
+        return Some(UnreadPart { message, hint });
+    }
     if live.types.is_empty() {
         let message = format!(
-            "group {name} has no member, and its instance type is in a launch template, which is \
-             not read: no node is planned in it"
+            "group {name} has no member, and its launch template names no instance type: no node \
+             is planned in it"
         );
         let hint = "raise its desired size by one, or give it a mixed instances policy";
         return Some(UnreadPart { message, hint });
@@ -264,7 +279,13 @@ impl<'a> GroupMembers<'a> {
     fn labels(&self) -> Labels {
         let Some(((_, first), rest)) = self.members.split_first() else {
             let tags = template_tags(self.live, "label/");
-            return tags.map(|(name, value)| label(name, value)).collect();
+            let mut labels: Labels = tags.map(|(name, value)| label(name, value)).collect();
+            if let Some(of) = &self.live.node_group {
+                labels.extend(of.labels.iter().map(|(name, value)| label(name, value)));
+                labels.extend([label(NODE_GROUP_LABEL, &of.name)]);
+                labels.extend(of.capacity_type.map(|of| label(CAPACITY_LABEL, eks_name(of))));
+            }
+            return labels;
         };
         let is_mixed = self.live.mix.is_some_and(CapacityMix::is_mixed);
         let shared = |(name, value): &(&LabelKey, _)| {
@@ -283,7 +304,14 @@ impl<'a> GroupMembers<'a> {
             Taint { key: name.into(), value: value.into(), effect }
         };
         if self.members.is_empty() {
-            return template_tags(self.live, "taint/").map(of_tag).collect();
+            let mut taints: Vec<Taint> = template_tags(self.live, "taint/").map(of_tag).collect();
+            let stated = self.live.node_group.iter().flat_map(|of| &of.taints);
+            for taint in stated {
+                if !taints.contains(taint) {
+                    taints.push(taint.clone());
+                }
+            }
+            return taints;
         }
         let mut taints: Vec<Taint> = Vec::new();
         for taint in self.members.iter().flat_map(|(_, node)| &node.taints) {
@@ -302,6 +330,9 @@ impl<'a> GroupMembers<'a> {
             min_values: None,
         };
         let mut types: Vec<&str> = self.live.types.iter().map(InstanceTypeName::as_str).collect();
+        if self.members.is_empty() && self.live.template_unread.is_some() {
+            types.clear();
+        }
         for (instance, _) in &self.members {
             let kind = instance.instance_type.as_str();
             if !types.contains(&kind) {
@@ -311,10 +342,11 @@ impl<'a> GroupMembers<'a> {
         let mut bought: BTreeSet<&str> =
             self.members.iter().map(|(instance, _)| instance.capacity_type.as_str()).collect();
         if self.members.is_empty() {
-            let spot_tags =
-                template_tags(self.live, "label/").filter(|(_, value)| *value == "SPOT");
-            let spot = spot_tags.filter(|(name, _)| *name == "eks.amazonaws.com/capacityType");
-            bought.extend(spot.map(|_| CapacityType::Spot.as_str()));
+            let spot_tags = template_tags(self.live, "label/").filter(|(_, value)| *value == SPOT);
+            let spot = spot_tags.filter(|(name, _)| *name == CAPACITY_LABEL);
+            let tagged = spot.map(|_| CapacityType::Spot).next();
+            let stated = self.live.node_group.as_ref().and_then(|of| of.capacity_type);
+            bought.extend(stated.or(tagged).map(CapacityType::as_str));
         }
         // Of a mixed group, the next member may be of either kind.
         let bought = match (self.live.mix, bought.first()) {
@@ -331,13 +363,23 @@ impl<'a> GroupMembers<'a> {
     }
 }
 
-/// Returns the node class of a group. Its image is unknown, and the reports of its members count.
+/// Returns the node class of a group. Its image is unknown, apart from the family that EKS states,
+/// and the reports of its members count.
 fn node_class(name: &PoolName, origin: &Origin, live: &Group) -> NodeClass {
+    let ami_type = live.node_group.as_ref().and_then(|of| of.ami_type.as_deref());
+    let ami_type = ami_type.unwrap_or_default();
+    let ami_family = match ami_type.split('_').next() {
+        Some("AL2") => AmiFamily::Al2,
+        Some("BOTTLEROCKET") => AmiFamily::Bottlerocket,
+        Some("WINDOWS") => AmiFamily::Windows,
+        _ => AmiFamily::Al2023,
+    };
     NodeClass {
         name: name.as_str().into(),
         origin: origin.clone(),
         generation: Generation::Eksctl,
-        ami_family: AmiFamily::Al2023,
+        ami_family,
+        windows_build: ami_family.windows_build(ami_type),
         image: String::new(),
         kubelet: KubeletSettings::default(),
         ephemeral_storage: None,
@@ -354,14 +396,28 @@ fn node_class(name: &PoolName, origin: &Origin, live: &Group) -> NodeClass {
     }
 }
 
+/// Returns the value of EKS's label for a capacity type.
+fn eks_name(capacity_type: CapacityType) -> &'static str {
+    match capacity_type {
+        CapacityType::Spot => SPOT,
+        CapacityType::OnDemand | CapacityType::Reserved => "ON_DEMAND",
+    }
+}
+
 /// Returns the template tags of a group below `part`.
 fn template_tags<'a>(live: &'a Group, part: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
     let below = move |tag: &'a String| tag.strip_prefix(TEMPLATE_TAG_PREFIX)?.strip_prefix(part);
     live.tags.iter().filter_map(move |(tag, value)| Some((below(tag)?, value.as_str())))
 }
 
-/// Returns the disk of tags, in bytes.
+/// Returns the disk that tags or EKS state, in bytes.
 fn ephemeral_storage(live: &Group) -> Option<i64> {
+    let stated = live.node_group.as_ref().and_then(|of| of.disk_gib);
+    tagged_storage(live).or_else(|| stated.map(|size| i64::from(size) << 30))
+}
+
+/// Returns the disk of tags, in bytes.
+fn tagged_storage(live: &Group) -> Option<i64> {
     let mut tags = template_tags(live, RESOURCE_TAGS);
     let (_, text) = tags.find(|(name, _)| *name == EPHEMERAL_STORAGE)?;
     text.parse::<Quantity>().ok().map(Quantity::ceil_units).filter(|bytes| *bytes > 0)
@@ -372,7 +428,7 @@ fn ephemeral_storage(live: &Group) -> Option<i64> {
 fn uncounted_resources(live: &Group) -> Vec<&str> {
     let is_uncounted = |(name, _): &(&str, &str)| {
         let is_listed = *name == "cpu" || *name == "memory" || GPU_RESOURCES.contains(name);
-        !is_listed && (*name != EPHEMERAL_STORAGE || ephemeral_storage(live).is_none())
+        !is_listed && (*name != EPHEMERAL_STORAGE || tagged_storage(live).is_none())
     };
     template_tags(live, RESOURCE_TAGS).filter(is_uncounted).map(|(name, _)| name).collect()
 }

@@ -266,6 +266,8 @@ pub(super) fn add_group(world: &mut Observed, line: &CaseLine) -> Result<(), Str
         suspended: Vec::new(),
         schedules: Vec::new(),
         schedules_unread: None,
+        node_group: None,
+        template_unread: None,
     };
     world.groups.insert(group.name.clone(), group);
     Ok(())
