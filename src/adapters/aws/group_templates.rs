@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use aws_sdk_autoscaling::types::{AutoScalingGroup, LaunchTemplateSpecification};
-use aws_sdk_eks::types::{CapacityTypes, Nodegroup, TaintEffect as EksEffect};
+use aws_sdk_eks::types::{CapacityTypes, Nodegroup};
 use tokio::time::Instant;
 
 use super::client::Aws;
@@ -130,9 +130,9 @@ impl Aws {
 
 fn parse_node_group(found: Nodegroup) -> NodeGroupTemplate {
     let taint = |taint: aws_sdk_eks::types::Taint| {
-        let effect = match taint.effect? {
-            EksEffect::NoExecute => TaintEffect::NoExecute,
-            EksEffect::PreferNoSchedule => TaintEffect::PreferNoSchedule,
+        let effect = match taint.effect?.as_str() {
+            "NO_EXECUTE" => TaintEffect::NoExecute,
+            "PREFER_NO_SCHEDULE" => TaintEffect::PreferNoSchedule,
             // An effect that is not known keeps pods away.
             _ => TaintEffect::NoSchedule,
         };
@@ -157,6 +157,8 @@ fn parse_node_group(found: Nodegroup) -> NodeGroupTemplate {
 mod tests {
     use aws_sdk_autoscaling::types::{LaunchTemplate, MixedInstancesPolicy};
     use aws_sdk_eks::types::{AmiTypes, Taint as EksTaint};
+
+    use aws_sdk_eks::types::TaintEffect as EksEffect;
 
     use super::*;
 

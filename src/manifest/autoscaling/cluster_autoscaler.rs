@@ -143,7 +143,9 @@ fn levels(text: &str) -> Result<BTreeMap<i64, Vec<String>>, String> {
         let list = match list {
             Json::Array(list) => list.as_slice(),
             Json::Null => &[],
-            _ => return Err(format!("priority {priority} has no list")),
+            Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Object(_) => {
+                return Err(format!("priority {priority} has no list"));
+            }
         };
         let texts = list.iter().map(|text| text.as_str().map(str::to_owned));
         let texts = texts.collect::<Option<_>>();

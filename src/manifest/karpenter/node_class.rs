@@ -92,7 +92,7 @@ pub(in super::super) fn node_class(
     spec.finish(Severity::Warning);
     let Some((_, image)) = image else { return };
     let kubelet = kubelet.unwrap_or_default();
-    add(NodeClass { image, windows_build, instance_settings, kubelet, ..class }, root, into);
+    add(NodeClass { windows_build, image, kubelet, instance_settings, ..class }, root, into);
 }
 
 /// Reports the lists of [`LAUNCH_SELECTORS`] that are absent or empty.
@@ -146,7 +146,7 @@ pub(in super::super) fn node_template(meta: ObjectMeta, root: &FieldMap<'_>, int
     let instance_settings = instance_settings(&spec, image_alias(&image));
     spec.finish(Severity::Warning);
     if family.is_ok() {
-        add(NodeClass { image, windows_build, instance_settings, ..class }, root, into);
+        add(NodeClass { windows_build, image, instance_settings, ..class }, root, into);
     }
 }
 

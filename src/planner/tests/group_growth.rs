@@ -103,7 +103,7 @@ fn room_of_a_group_is_counted_once() {
 fn refused_group_is_a_warning() {
     type Change = fn(&mut Scenario);
     let ways: [(&str, Change); 4] = [
-        ("is in a launch template", |s| group(s).types.clear()),
+        ("names no instance type", |s| group(s).types.clear()),
         ("is a Local Zone", |s| group(s).zones = vec!["us-east-1-bos-1a".into()]),
         ("a pool has the same name", |s| {
             let mut pool = crate::testing::pool();

@@ -313,8 +313,9 @@ pub(super) fn groups() -> Json {
         match groups.last_mut().filter(|last| last["name"] == *group) {
             Some(last) => {
                 let versions = last["versions"].as_array_mut();
-                let versions = versions.filter(|versions| !versions.contains(&version));
-                versions.into_iter().for_each(|versions| versions.push(version.clone()));
+                if let Some(versions) = versions.filter(|versions| !versions.contains(&version)) {
+                    versions.push(version);
+                }
             }
             // The first version of a group is preferred.
             None => groups.push(json!({

@@ -118,7 +118,9 @@ impl<'a> DomainAssigner<'a> {
             }
         };
         if !group.running.is_empty() {
-            nodes.iter().for_each(|(node, domain)| add(domain, on(node)));
+            for (node, domain) in &nodes {
+                add(domain, on(node));
+            }
         }
         let workload = workload_key(&group.workload);
         for (node, domain) in nodes.iter().filter(|(node, _)| !node.planned_pods.is_empty()) {
