@@ -314,9 +314,10 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             return Some("the live state cannot be read".to_owned());
         };
         let replanned = self.settings.replan.replan(self.plan, &observed).await;
-        let RevalidatedPlan { blocked_removal, frozen, .. } = replanned;
+        let RevalidatedPlan { blocked_removal, frozen, current, .. } = replanned;
         self.ports.clock.yield_now().await;
-        blocked_removal.or(frozen)
+        let errors = current.errored.then(|| "its inputs have errors now".to_owned());
+        blocked_removal.or(frozen).or(errors)
     }
 
     /// Observes the cluster with a limited number of retries.

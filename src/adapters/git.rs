@@ -264,6 +264,15 @@ pub fn read_revision(path: &Path, revision: &str) -> Result<RepositoryTree, GitE
     revision::read(path, revision, TreeLimits::DEFAULT)
 }
 
+/// Returns true if `commit` is `revision` or an ancestor of it, in the repository that contains
+/// `path`. The directory itself need not exist.
+///
+/// # Errors
+/// Returns an error if the repository or the revision does not exist.
+pub fn is_in_history(path: &Path, revision: &str, commit: &str) -> Result<bool, GitError> {
+    revision::is_in_history(path, revision, commit).map_err(|kind| GitError::new(path, kind))
+}
+
 fn read_tree_within(path: &Path, limits: TreeLimits) -> Result<RepositoryTree, GitError> {
     let fail = |kind| GitError::new(path, kind);
     let unreadable = |error: &std::io::Error| {

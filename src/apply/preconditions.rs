@@ -12,7 +12,7 @@ use crate::model::ids::{Address, ChangeId, Digest, GroupName, InstanceId, PoolNa
 use crate::model::observed::{
     ClusterIdentity, Completeness, Group, Instance, InstanceState, Observed, tag,
 };
-use crate::plan::wire::{Check, Condition, Precondition};
+use crate::plan::wire::{Check, Condition, DiagnosticSeverity, Precondition};
 use crate::plan::{Plan, RevalidatedPlan, has_complete_identity};
 
 /// Reason why a plan was not applied. Nothing was written.
@@ -60,6 +60,12 @@ pub enum ApplyError {
     /// The current demand exceeds the approved nodes (exit code 3).
     #[error("the plan is stale: more is needed now than was approved: {}", .0.join("; "))]
     ExceedsApproval(Vec<String>),
+    /// The files declare other nodes than the plan (exit code 3).
+    #[error("the plan is stale: it does not match the files: {}", .0.join("; "))]
+    OtherFiles(Vec<String>),
+    /// Planning again found errors in the inputs (exit code 1).
+    #[error("the inputs of the plan have errors: {}", .0.join("; "))]
+    InputErrors(Vec<String>),
     /// The plan removes nodes, and all removals are blocked now (exit code 3).
     #[error("the plan is stale: it removes nodes, and nothing may be removed now: {0}")]
     Frozen(String),
@@ -160,7 +166,15 @@ pub(super) async fn check_observation(
         return Err(ApplyError::IncompleteObservation(unread_sources));
     }
     let revalidated = settings.replan.replan(plan, observed).await;
-    let RevalidatedPlan { dropped, missing, frozen, blocked_removal: _, current: _ } = revalidated;
+    let RevalidatedPlan { dropped, missing, frozen, blocked_removal: _, undeclared, current } =
+        revalidated;
+    // A plan file states its errors itself, so its statement does not count.
+    if current.errored {
+        return Err(ApplyError::InputErrors(input_errors(&current)));
+    }
+    if !undeclared.is_empty() {
+        return Err(ApplyError::OtherFiles(undeclared));
+    }
     let mut conditions: BTreeSet<Precondition> =
         plan.capacity.base.preconditions.iter().cloned().collect();
     // The implied conditions of launches and retirements must hold even if the plan omits them.
@@ -178,6 +192,14 @@ pub(super) async fn check_observation(
         (true, true, Some(why)) => Err(ApplyError::Frozen(why)),
         (true, true, None) => Ok(dropped),
     }
+}
+
+/// Returns the first errors of a plan, in words.
+fn input_errors(plan: &Plan) -> Vec<String> {
+    const ERRORS_MAX: usize = 5;
+    let all = plan.capacity.diagnostics.iter();
+    let errors = all.filter(|diagnostic| diagnostic.severity == DiagnosticSeverity::Error);
+    errors.take(ERRORS_MAX).map(|diagnostic| diagnostic.message.clone()).collect()
 }
 
 fn incomplete_source((name, completeness): (&String, &Completeness)) -> Option<String> {

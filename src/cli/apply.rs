@@ -53,27 +53,30 @@ pub(super) fn carry_out(
     let has_changes = planning::has_changes(plan);
     // A refused plan is not shown: its reason must not scroll away.
     let mut approvers = Vec::new();
+    let guard = &judge.fleet.guard;
     if has_changes {
         check_window(judge, &world, plan, console)?;
-        approvers = check_approval(plan, &judge.fleet.guard, settings, console)?;
+    }
+    // A controller that waits for CI takes the record of an empty plan for its approved apply.
+    let is_recorded = judge.fleet.controller.applied_by == AppliedBy::Ci && plan.applyable;
+    if has_changes || (is_recorded && needs_files(guard, settings)) {
+        approvers = check_approval(plan, guard, settings, console)?;
     }
     plan::show(plan, view, console)?;
     if has_changes {
-        ask_approval(&judge.fleet.guard, settings, console)?;
-    } else if !matches!(world, WorldChoice::Sim(_)) {
+        ask_approval(guard, settings, console)?;
+    } else if !matches!(world, WorldChoice::Sim(_)) && !(is_recorded && cfg!(feature = "cluster")) {
         // An embedded world also plays the delivery tools, which may have work even without node
         // changes.
-        let applied_by = judge.fleet.controller.applied_by;
-        record_nothing_to_do(plan, applied_by, settings, console)?;
         return Ok(Exit::Done);
     }
     let exit = match world {
         WorldChoice::Sim(directory) => {
-            apply_embedded::carry_out(plan, &directory, settings, &approvers, console)
+            apply_embedded::carry_out(plan, &directory, settings, judge, &approvers, console)
         }
         #[cfg(feature = "cluster")]
         WorldChoice::Live | WorldChoice::File(_) => {
-            super::apply_live::carry_out(plan, settings, &approvers, console)
+            super::apply_live::carry_out(plan, settings, judge, &approvers, console)
         }
         #[cfg(not(feature = "cluster"))]
         WorldChoice::Live | WorldChoice::File(_) => Err(not_built(&world)),
@@ -109,33 +112,6 @@ fn judge_again(plan: &Plan, settings: &ApplySettings) -> Result<(Plan, Judge), C
     let mut judged = plan.clone();
     judge.judge(&mut judged);
     Ok((judged, judge))
-}
-
-/// Reports to a controller that waits for CI that there was nothing to apply.
-#[cfg(feature = "cluster")]
-fn record_nothing_to_do(
-    plan: &Plan,
-    merged_by: AppliedBy,
-    settings: &ApplySettings,
-    console: &mut Console,
-) -> Result<(), CliError> {
-    match merged_by {
-        AppliedBy::Ci if plan.applyable => {
-            super::apply_live::record_nothing_to_apply(plan, settings, console)
-        }
-        AppliedBy::Ci | AppliedBy::Controller => Ok(()),
-    }
-}
-
-#[cfg(not(feature = "cluster"))]
-#[expect(clippy::unnecessary_wraps, reason = "the variant with a cluster may fail")]
-fn record_nothing_to_do(
-    _: &Plan,
-    _: AppliedBy,
-    _: &ApplySettings,
-    _: &mut Console,
-) -> Result<(), CliError> {
-    Ok(())
 }
 
 /// Refuses to start outside the windows of `spec.apply.windows`.

@@ -9,6 +9,7 @@ use super::apply_session::{apply_error, interrupt_flag, write_receipt};
 use super::embedded::{GROUP_CREATION_MAX, genesis, open};
 use super::error::CliError;
 use super::lock::WorldLock;
+use super::policy::Judge;
 use super::progress::ProgressReporter;
 use super::replan::Replanner;
 use super::{Console, Exit, files, settings, source_tree};
@@ -24,10 +25,11 @@ pub(super) fn carry_out(
     plan: &Plan,
     directory: &Path,
     apply_settings: &settings::ApplySettings,
+    judge: &Judge,
     approvers: &[String],
     console: &mut Console,
 ) -> Result<Exit, CliError> {
-    let repository = source_tree::read_planned(plan, &apply_settings.caller)?;
+    let repository = source_tree::read_planned(plan, &apply_settings.caller, &judge.trust)?;
     let desired = Rc::new(repository.desired.clone());
     let now = plan.capacity.base.world.taken_at;
     let fleet = &repository.fleet;

@@ -2,12 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
 
 use super::apply_session::{apply_error, interrupt_flag, write_receipt};
 use super::error::CliError;
 use super::lease::{acquire_lease, lease_holder, poll_while_certain, renew_periodically};
 use super::live::{account_error, block_on, connect, expected_cluster};
+use super::policy::Judge;
 use super::progress::ProgressReporter;
 use super::replan::Replanner;
 use super::repository::Repository;
@@ -27,10 +27,11 @@ use crate::plan::Plan;
 pub(super) fn carry_out(
     plan: &Plan,
     apply_settings: &settings::ApplySettings,
+    judge: &Judge,
     approvers: &[String],
     console: &mut Console,
 ) -> Result<Exit, CliError> {
-    let repository = source_tree::read_planned(plan, &apply_settings.caller)?;
+    let repository = source_tree::read_planned(plan, &apply_settings.caller, &judge.trust)?;
     let interrupted = interrupt_flag()?;
     // A receipt file that cannot be written is an error before the first change.
     apply_settings.receipt.as_deref().map(files::writable).transpose()?;
@@ -143,22 +144,4 @@ async fn apply_under_lease(
         tracing::warn!(%error, "cannot release lock");
     }
     receipt.map_err(apply_error)
-}
-
-/// Records that a plan without changes was applied, for a controller that waits for it.
-pub(super) fn record_nothing_to_apply(
-    plan: &Plan,
-    apply_settings: &settings::ApplySettings,
-    console: &mut Console,
-) -> Result<(), CliError> {
-    let repository = source_tree::read_planned(plan, &apply_settings.caller)?;
-    block_on(async {
-        let LiveCluster { kubernetes, .. } = connect(&repository).await?;
-        let lease = LeaseLock::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, lease_holder(plan));
-        let mut held = acquire_lease(&lease, Duration::ZERO, console).await?;
-        let record = held.controller_state.as_deref();
-        let record = apply_record::with_applied(record, plan, SystemClock.now(), plan.complete);
-        held.controller_state = Some(record);
-        lease.release(&held, SystemClock.now()).await.map_err(CliError::new)
-    })
 }

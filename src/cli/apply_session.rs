@@ -122,9 +122,11 @@ pub(super) fn apply_error(error: ApplyError) -> CliError {
         ApplyError::NotApplyable(_) => (Exit::NotApproved, "plan against a world that can change"),
         ApplyError::Expired { .. } => (Exit::Expired, "make the plan again"),
         ApplyError::IncompleteObservation(_) => (Exit::Failed, "try again once it can be read"),
-        ApplyError::Stale(_) | ApplyError::ExceedsApproval(_) | ApplyError::Frozen(_) => {
-            (Exit::Stale, "make the plan again, and compare")
-        }
+        ApplyError::InputErrors(_) => (Exit::Failed, "`fleetwright validate` lists them"),
+        ApplyError::Stale(_)
+        | ApplyError::ExceedsApproval(_)
+        | ApplyError::OtherFiles(_)
+        | ApplyError::Frozen(_) => (Exit::Stale, "make the plan again, and compare"),
         ApplyError::Interrupted => (Exit::Interrupted, "nothing was changed"),
     };
     CliError::new(error).kind(kind).hint(hint)

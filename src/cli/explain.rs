@@ -2,6 +2,7 @@
 
 use super::error::CliError;
 use super::settings::{ExplainSettings, Format, PlanSource, SourceSettings};
+use super::signature_check::SignatureTrust;
 use super::{Console, Exit, files, output, planning, source_tree};
 use crate::adapters::git::RemoteRepository;
 use crate::plan::Plan;
@@ -19,8 +20,9 @@ pub(super) fn run(settings: &ExplainSettings, console: &mut Console) -> Result<E
     let found = match explain(&plan, None, &settings.query) {
         // Limits of pools are in the repository, not in the plan.
         Ok(Explanation::Pool(_)) | Err(ExplainError::Unknown { .. }) => {
+            let trust = SignatureTrust::default();
             repository = source(settings, &plan)
-                .and_then(|source| source_tree::read_planned(&plan, &source).ok());
+                .and_then(|source| source_tree::read_planned(&plan, &source, &trust).ok());
             let desired = repository.as_ref().map(|repository| &repository.desired);
             explain(&plan, desired, &settings.query)?
         }

@@ -82,12 +82,14 @@ impl Judge {
         choice: &GuardChoice,
         caller: &SourceSettings,
     ) -> Result<Self, CliError> {
-        let (source, fleet) = guarding(plan, choice, caller)?;
+        let (source, fleet, read) = guarding(plan, choice, caller)?;
         refuse_looser_guard(plan, choice)?;
+        let named = choice.revision.is_some();
+        let trust = if named { trust_in(&read, &fleet) } else { SignatureTrust::default() };
         let bundle = bundle(&source, &fleet, choice)?;
         refuse_missing(&plan.capacity.base, &bundle)?;
         let settings_source = settings_source(choice, &source);
-        Ok(Self { bundle, fleet, guard: None, trust: SignatureTrust::default(), settings_source })
+        Ok(Self { bundle, fleet, guard: None, trust, settings_source })
     }
 
     /// Returns a hash of path and content of each policy and data file. The order of the paths decides
@@ -197,12 +199,12 @@ fn refuse_looser_guard(plan: &Plan, choice: &GuardChoice) -> Result<(), CliError
     }
 }
 
-/// Returns the source of the settings that guard the apply of `plan`, and the settings.
+/// Returns the source of the settings that guard the apply of `plan`, the settings, and their files.
 fn guarding(
     plan: &Plan,
     choice: &GuardChoice,
     caller: &SourceSettings,
-) -> Result<(SourceSettings, FleetSettings), CliError> {
+) -> Result<(SourceSettings, FleetSettings, RepositoryTree), CliError> {
     let base = &plan.capacity.base;
     let is_committed = base.commit.is_some() && !base.dirty;
     let head = || is_committed.then(|| "HEAD".to_owned());
@@ -226,7 +228,7 @@ fn guarding(
         }
     }
     let fleet = FleetSettings::read_guarding(&read)?;
-    Ok((source, fleet))
+    Ok((source, fleet, read))
 }
 
 /// Returns the source of the settings that guard the apply of `plan`, in words.

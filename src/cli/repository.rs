@@ -94,9 +94,9 @@ impl Repository {
 
     /// Reads a tree to apply a plan of it. Renderers run again: other jobs on the same computer may
     /// write to their cache.
-    pub(super) fn read_for_apply(tree: &RepositoryTree) -> Self {
+    pub(super) fn read_for_apply(tree: &RepositoryTree, trust: &SignatureTrust) -> Self {
         let toolbox = Renderers::from_environment().without_cache();
-        Self::read_with(tree, &SignatureTrust::default(), &toolbox)
+        Self::read_with(tree, trust, &toolbox)
     }
 
     fn read_with(tree: &RepositoryTree, trust: &SignatureTrust, toolbox: &Renderers) -> Self {

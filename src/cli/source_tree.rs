@@ -10,7 +10,7 @@ use super::settings::SourceSettings;
 use super::signature_check::SignatureTrust;
 use crate::adapters::git::{
     CloneCache, GitError, GitErrorKind, RemoteRepository, RepositoryTree, absolute_path,
-    read_revision, read_tree,
+    is_in_history, read_revision, read_tree,
 };
 use crate::manifest::{read_fleet, use_settings_of};
 use crate::plan::Plan;
@@ -111,33 +111,66 @@ fn root_of(source: &SourceSettings, near: &RepositoryTree) -> SourceSettings {
     SourceSettings { path: root, revision }
 }
 
-/// Reads the tree of the plan at the place of the caller. The embedded world also plays the delivery
+/// Reads the files of the plan at the place of the caller. The embedded world also plays the delivery
 /// tool, and must deliver the planned workloads even if the files have changed.
-pub(super) fn read_planned(plan: &Plan, caller: &SourceSettings) -> Result<Repository, CliError> {
+///
+/// A plan file does not choose a commit: that of the plan must be in the history of the caller's
+/// revision, or have the same files. Any other commit of the clone may be that of an open pull
+/// request, and would decide the user data of the launched nodes.
+pub(super) fn read_planned(
+    plan: &Plan,
+    caller: &SourceSettings,
+    trust: &SignatureTrust,
+) -> Result<Repository, CliError> {
     let base = &plan.capacity.base;
-    let committed = base.commit.as_ref().filter(|_| !base.dirty);
-    let is_remote = caller.path.to_str().and_then(RemoteRepository::parse).is_some();
-    let revision = committed.filter(|_| is_remote).cloned();
-    let now = read(&SourceSettings { revision, ..caller.clone() })?;
+    let now = read(caller)?;
     check_origin(plan, &now.base, caller)?;
-    let now = Repository::read_for_apply(&now);
+    let now = for_apply(now, caller, trust)?;
     if now.base.tree == base.tree {
         return Ok(now);
     }
-    let Some(commit) = committed.filter(|_| !is_remote) else {
+    let Some(commit) = base.commit.as_ref().filter(|_| !base.dirty) else {
         return Err(changed_files_error(plan, caller, &now.fleet));
     };
-    let committed = SourceSettings { revision: Some(commit.clone()), ..caller.clone() };
-    let then = read_files(&committed, History::Enough).map_err(|error| {
-        let is_unknown = matches!(error.kind, GitErrorKind::UnknownRevision { .. });
-        let error = CliError::from(error);
-        if is_unknown { error.kind(Exit::OtherCluster) } else { error }
-    })?;
-    let then = Repository::read_for_apply(&then);
+    let here = caller.revision.as_deref().unwrap_or("HEAD");
+    let is_merged = is_in_history_of(caller, here, commit)?;
+    // A squash has the files of the commit, and not the commit.
+    let revision = Some(if is_merged { commit.clone() } else { here.to_owned() });
+    let committed = SourceSettings { revision, ..caller.clone() };
+    let then = for_apply(read_files(&committed, History::Enough)?, &committed, trust)?;
     if then.base.tree == base.tree {
         return Ok(then);
     }
-    Err(changed_files_error(plan, caller, &now.fleet))
+    let error = changed_files_error(plan, caller, &now.fleet);
+    if is_merged || error.kind != Exit::Stale {
+        return Err(error);
+    }
+    Err(CliError::text(format!("commit {commit} of the plan is not in the history of {here}"))
+        .kind(Exit::Stale)
+        .hint("merge the commit and check it out, or plan again"))
+}
+
+/// Reads the manifests of a tree to apply a plan of it.
+fn for_apply(
+    tree: RepositoryTree,
+    source: &SourceSettings,
+    trust: &SignatureTrust,
+) -> Result<Repository, CliError> {
+    let longer = longer_history(&tree, source, trust)?;
+    Ok(Repository::read_for_apply(&longer.unwrap_or(tree), trust))
+}
+
+/// Returns true if `commit` is `revision` of the caller's repository or an ancestor of it.
+fn is_in_history_of(
+    caller: &SourceSettings,
+    revision: &str,
+    commit: &str,
+) -> Result<bool, CliError> {
+    if caller.path.to_str().and_then(RemoteRepository::parse).is_none() {
+        return Ok(is_in_history(&caller.path, revision, commit)?);
+    }
+    let history = read_directory(caller, History::Whole)?.signed_history;
+    Ok(history.is_some_and(|history| history.commits.iter().any(|found| found.id == *commit)))
 }
 
 /// Returns the error of files that differ from the plan: another cluster, or changed since.

@@ -17,6 +17,8 @@ pub struct RevalidatedPlan {
     /// Reason why the cluster still needs nodes that the approved plan removes. Demand that these
     /// nodes cannot serve does not count.
     pub blocked_removal: Option<String>,
+    /// Launches whose pool or node class the files declare otherwise than the plan, in words.
+    pub undeclared: Vec<String>,
     /// Reason why all removals of the approved plan are blocked now.
     pub frozen: Option<String>,
 }
@@ -30,6 +32,7 @@ impl RevalidatedPlan {
             dropped: BTreeMap::new(),
             missing: Vec::new(),
             blocked_removal: None,
+            undeclared: Vec::new(),
             frozen: None,
         }
     }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     Inputs, freeze_reason, node_count_fixpoint, plan_in_scope, solver_input, with_effective_inputs,
 };
-use crate::model::desired::{Scaler, ScalerRule};
+use crate::model::desired::{Desired, Scaler, ScalerRule};
 use crate::model::ids::{Address, GroupName, InstanceId, NodeName, Tags};
 use crate::model::observed::{
     Group, Instance, InstanceState, KEY_LABEL, LaunchedWith, Membership, Node, Observed, tag,
@@ -20,7 +20,7 @@ use crate::model::requirement::{key, label};
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{Action, LaunchReason, NodeState, Plan, ResourceChange, ResourceKind};
 use crate::plan::{RevalidatedPlan, change_id, planned_pods, planned_pods_at, set_identity};
-use crate::solver::{Input, Launch, Purpose, solve};
+use crate::solver::{Input, Launch, Purpose, solve, spec_digests};
 
 /// Maximum number of trial worlds solved to find unneeded launches.
 const TRIALS_MAX: usize = 32;
@@ -49,6 +49,7 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
     if revalidated.current.capacity.digest == approved.capacity.digest {
         return revalidated;
     }
+    revalidated.undeclared = undeclared_launches(inputs.desired, approved);
     let applied = AppliedPlan::new(inputs, approved);
     let within_limits = applied.remaining_without(&BTreeSet::new());
     let is_enough = within_limits.launches.is_empty();
@@ -86,6 +87,22 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
     let freeze_reason = freeze_reason.or_else(|| undeclared_period(inputs, approved));
     revalidated.frozen = freeze_reason.filter(|_| applied.has_removals());
     revalidated
+}
+
+/// Returns texts about the launches whose pool or node class is declared otherwise than the plan
+/// states. A launch reads the node class of the files, such as the user data.
+fn undeclared_launches(desired: &Desired, approved: &Plan) -> Vec<String> {
+    let declared = spec_digests(desired);
+    let other = launches(approved).filter(|row| {
+        let after = row.change.after.as_ref();
+        let pool = after.and_then(|after| after.pool.as_ref());
+        let spec = after.and_then(|after| after.spec_digest.as_ref());
+        pool.and_then(|pool| declared.get(pool)) != spec
+    });
+    let text = |row: &ResourceChange| {
+        format!("`{}` was planned with other settings of its pool or node class", row.address)
+    };
+    other.map(text).collect()
 }
 
 /// Returns a text about an approved drain that ends by force otherwise than its pool declares.

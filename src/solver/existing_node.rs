@@ -189,7 +189,9 @@ fn unread_by_node(observed: &Observed) -> BTreeMap<&NodeName, &UnreadObject> {
     by_node
 }
 
-fn spec_digests(desired: &Desired) -> BTreeMap<PoolName, String> {
+/// Returns the digest of the declared launch settings of each pool.
+#[must_use]
+pub fn spec_digests(desired: &Desired) -> BTreeMap<PoolName, String> {
     let spec = |pool: &Pool| {
         let class = desired.node_classes.get(pool.node_class.as_ref()?)?;
         Some((pool.name.clone(), drift::spec_digest(pool, class)))

@@ -16,6 +16,7 @@ mod delivery;
 mod deploy;
 mod determinism;
 mod docs;
+mod edited_plans;
 #[cfg(feature = "live")]
 mod external_sources;
 mod fuzz;

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use fleetwright::plan::{Plan, set_identity};
+
 use crate::binary::{CommandResult, Workspace};
 
 const SETTINGS: &str = "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: { name: shop }\n\
@@ -132,4 +134,35 @@ fn only_commits_of_listed_signers_are_planned() {
     shop.workspace.write("web.yaml", &WORKLOAD.replace("replicas: 1", "replicas: 401"));
     shop.commit(Some("ops"));
     shop.assert_refused("an unsigned commit in between", "does not count: it is not signed");
+}
+
+/// A plan file does not decide whether its commits are signed, and `--guard-ref` counts in `apply` too.
+#[test]
+fn edited_plan_of_an_unsigned_commit_is_refused() {
+    let Some(shop) = SignedRepository::new(&["ops"]) else { return };
+    let world = ["--world", "sim:world", "--at", "2026-09-01T10:00:00Z"];
+    shop.write_signers(&["ops"]);
+    shop.commit(Some("ops"));
+    shop.workspace.write("web.yaml", &WORKLOAD.replace("replicas: 1", "replicas: 2"));
+    shop.commit(None);
+    let planned = shop.workspace.run(&[&["plan", "--out", "plan.json"][..], &world].concat());
+    assert_eq!(planned.code, Some(1), "{}", planned.err);
+    let mut plan = Plan::from_json(&shop.workspace.read("plan.json")).expect("a plan");
+    (plan.errored, plan.applyable) = (false, true);
+    plan.capacity.diagnostics.clear();
+    set_identity(&mut plan);
+    shop.workspace.write("plan.json", &plan.to_json());
+    let apply = ["apply", "plan.json", "--auto-approve"];
+    let refused = shop.workspace.run(&apply);
+    assert!(
+        refused.code == Some(1) && refused.err.contains("does not count: it is not signed"),
+        "{refused:?}"
+    );
+    // An operator who names the commit trusts it.
+    let trusting = ["--guard-ref", "HEAD"];
+    let plan = [&["plan", "--out", "plan.json"][..], &world, &trusting].concat();
+    let planned = shop.workspace.run(&plan);
+    assert_eq!(planned.code, Some(0), "{}{}", planned.out, planned.err);
+    let applied = shop.workspace.run(&[&apply[..], &trusting].concat());
+    assert_eq!(applied.code, Some(0), "{}", applied.err);
 }

@@ -37,6 +37,25 @@ pub(super) fn read(
     read_prefix(&repository, &prefix, revision, limits, store).map_err(fail)
 }
 
+/// Returns true if `commit` is `revision` or an ancestor of it.
+pub(super) fn is_in_history(
+    path: &Path,
+    revision: &str,
+    commit: &str,
+) -> Result<bool, GitErrorKind> {
+    let absolute = absolute_path(path).ok_or(GitErrorKind::Missing)?;
+    let start = absolute.ancestors().find(|directory| directory.is_dir());
+    let no_repository = || GitErrorKind::NoRepository { revision: revision.to_owned() };
+    let start = start.ok_or(GitErrorKind::Missing)?;
+    let repository = open_repository(start)?.ok_or_else(no_repository)?;
+    let head = repository.revparse_single(revision).and_then(|object| object.peel_to_commit());
+    let head = head.map_err(git_error)?.id();
+    let Ok(commit) = Oid::from_str(commit) else { return Ok(false) };
+    // The object may be missing.
+    let is_below = || repository.graph_descendant_of(head, commit).unwrap_or(false);
+    Ok(head == commit || is_below())
+}
+
 fn read_prefix(
     repository: &Repository,
     prefix: &Path,
