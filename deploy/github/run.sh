@@ -25,6 +25,20 @@ each() {
   done <<<"$2"
 }
 
+# Writes the labels of the pull request for policies, which read them under data.fleetwright.labels. Each job
+# writes the file anew: a file of an artifact could replace other data of the policies.
+write_labels() {
+  local text='"([^"\\]|\\.)*"' space='[[:space:]]*'
+  local list="^\\[$space($text$space(,$space$text$space)*)?\\]\$"
+  rm -f "$labels"
+  [ -n "${FLEETWRIGHT_LABELS:-}" ] || return 0
+  if ! [[ $FLEETWRIGHT_LABELS =~ $list ]]; then
+    echo "::error::the labels are not a JSON list of texts" >&2
+    exit 1
+  fi
+  printf '{"fleetwright": {"labels": %s}}\n' "$FLEETWRIGHT_LABELS" >"$labels"
+}
+
 # Writes an output of the step.
 output() {
   [ -z "${GITHUB_OUTPUT:-}" ] || echo "$1=$2" >>"$GITHUB_OUTPUT"
@@ -34,7 +48,7 @@ output() {
 reason() {
   case $1 in
   0) ;;
-  3) echo "the plan is stale, or its digest is not the approved one" ;;
+  3) echo "the plan is stale, or is not the approved one" ;;
   4) echo "another apply is in progress" ;;
   5) echo "an approval or another requirement is missing" ;;
   6) echo "a policy denies the plan" ;;
@@ -50,11 +64,8 @@ reason() {
 
 case "${FLEETWRIGHT_COMMAND:?plan, apply, comment, failed or drift}" in
 plan)
-  rm -f "$plan" "$text" "$receipt" "$labels"
-  # Policies read the labels of the pull request under data.fleetwright.labels.
-  if [ -n "${FLEETWRIGHT_LABELS:-}" ]; then
-    printf '{"fleetwright": {"labels": %s}}\n' "$FLEETWRIGHT_LABELS" >"$labels"
-  fi
+  rm -f "$plan" "$text" "$receipt"
+  write_labels
   [ -z "${FLEETWRIGHT_BASE:-}" ] || planning+=(--compare "$FLEETWRIGHT_BASE")
   each --policy "${FLEETWRIGHT_POLICIES:-}"
   each --policy-data "${FLEETWRIGHT_POLICY_DATA:-}"
@@ -74,6 +85,8 @@ plan)
 apply)
   : "${FLEETWRIGHT_APPROVED_DIGEST:?the approved digest}"
   rm -f "$receipt"
+  write_labels
+  [ -z "${FLEETWRIGHT_APPROVED_PLAN:-}" ] || options+=(--approved-plan "$FLEETWRIGHT_APPROVED_PLAN")
   [ -z "${FLEETWRIGHT_BASE:-}" ] || options+=(--guard-ref "$FLEETWRIGHT_BASE")
   each --policy "${FLEETWRIGHT_POLICIES:-}"
   each --policy-data "${FLEETWRIGHT_POLICY_DATA:-}"

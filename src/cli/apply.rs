@@ -10,6 +10,7 @@ use super::settings::{ApplySettings, ApplySubject, PlanView};
 use super::world_choice::WorldChoice;
 use super::{Console, Exit, apply_embedded, approval, embedded, files, plan, planning, progress};
 use crate::model::desired::{AppliedBy, GuardSettings};
+use crate::plan::wire::Capacity;
 use crate::plan::{Plan, verify_approvals};
 use crate::render::{self, Verbosity};
 
@@ -46,7 +47,7 @@ pub(super) fn carry_out(
         ProgressFormat::Stream => PlanView::Stream,
     };
     let world = planned_world(plan, settings)?;
-    check_digest(plan, settings)?;
+    check_approved(plan, settings)?;
     refuse_unapplyable(plan).map_err(|refusal| with_show_hint(refusal, settings))?;
     let (plan, judge) = &judge_again(plan, settings)?;
     refuse_unapplyable(plan).map_err(|refusal| with_show_hint(refusal, settings))?;
@@ -107,7 +108,9 @@ fn judge_again(plan: &Plan, settings: &ApplySettings) -> Result<(Plan, Judge), C
     if !settings.keys.is_empty() {
         let guard = &mut judge.fleet.guard;
         guard.keys = approval::outside_keys(&settings.keys)?;
-        guard.approvals = guard.approvals.max(1);
+        // The commit that is applied may have lowered its own number.
+        let keys = u32::try_from(guard.keys.len()).unwrap_or(u32::MAX);
+        guard.approvals = settings.approvers_min.unwrap_or(keys).max(guard.approvals).max(1);
     }
     let mut judged = plan.clone();
     judge.judge(&mut judged);
@@ -159,8 +162,17 @@ fn planned_world(plan: &Plan, settings: &ApplySettings) -> Result<WorldChoice, C
     }
 }
 
-fn check_digest(plan: &Plan, settings: &ApplySettings) -> Result<(), CliError> {
-    let digest = &plan.capacity.digest;
+/// Refuses a plan of another digest or plan ID than was approved.
+fn check_approved(plan: &Plan, settings: &ApplySettings) -> Result<(), CliError> {
+    let Capacity { digest, plan_id, .. } = &plan.capacity;
+    if let Some(approved) = settings.approved_plan.as_ref().filter(|approved| *approved != plan_id)
+    {
+        return Err(CliError::text(format!(
+            "plan {approved} was approved, and this is plan {plan_id}"
+        ))
+        .kind(Exit::Stale)
+        .hint("review the plan and have its ID approved"));
+    }
     match &settings.approved_digest {
         Some(approved) if approved != digest => Err(CliError::text(format!(
             "digest {approved} was approved, and the plan has {digest}"
@@ -205,6 +217,7 @@ fn check_approval(
     Err(CliError::text("the plan is not approved, and there is no terminal to ask at")
         .kind(Exit::NotApproved)
         .hint(format!("pass --approved-digest {}", plan.capacity.digest))
+        .hint("or --approved-plan ID, which covers commit, times and policies as well")
         .hint("or --auto-approve, which approves any plan"))
 }
 
@@ -215,7 +228,7 @@ fn needs_files(guard: &GuardSettings, settings: &ApplySettings) -> bool {
 }
 
 fn is_approved_by_option(settings: &ApplySettings) -> bool {
-    settings.auto_approve || settings.approved_digest.is_some()
+    settings.auto_approve || settings.approved_digest.is_some() || settings.approved_plan.is_some()
 }
 
 /// Asks the operator at the terminal, unless the plan is approved already.
@@ -247,6 +260,8 @@ mod tests {
             subject,
             auto_approve: false,
             approved_digest: None,
+            approved_plan: None,
+            approvers_min: None,
             approvals: Vec::new(),
             receipt: None,
             form: ProgressFormat::Lines,

@@ -34,13 +34,13 @@ use super::world_choice::WorldChoice;
 use crate::demand::DemandMode;
 #[cfg(feature = "sandbox")]
 use crate::model::desired::Mode;
-use crate::model::ids::Digest;
+use crate::model::ids::{Digest, PlanId};
 use crate::plan::RowSelection;
 use crate::render::Verbosity;
 use crate::telemetry::LogLevel;
 use bootstrap::bootstrap;
 use catalog::{catalog_explain, catalog_list};
-use parse::{digest, duration, moment};
+use parse::{digest, duration, moment, plan_id};
 use planning::{demand_mode, guard_choice, no_effect, planning, refuse_planning, source_settings};
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 use run::mode;
@@ -199,6 +199,9 @@ pub(super) struct ApplySettings {
     pub(super) subject: ApplySubject,
     pub(super) auto_approve: bool,
     pub(super) approved_digest: Option<Digest>,
+    pub(super) approved_plan: Option<PlanId>,
+    /// Approvers of `keys` who must approve; `None` if all must.
+    pub(super) approvers_min: Option<u32>,
     pub(super) approvals: Vec<PathBuf>,
     /// The file of the receipt.
     pub(super) receipt: Option<PathBuf>,
@@ -504,6 +507,8 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
         json,
         receipt,
         approval,
+        approved_plan,
+        approvals: approvers_min,
         key,
         path,
         lock_timeout,
@@ -531,6 +536,8 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
         subject,
         auto_approve,
         approved_digest,
+        approved_plan: approved_plan.as_deref().map(plan_id).transpose()?,
+        approvers_min,
         approvals: approval,
         form: if json { ProgressFormat::Stream } else { ProgressFormat::Lines },
         receipt,

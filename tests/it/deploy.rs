@@ -147,16 +147,30 @@ fn labels_reach_policies_and_denials_state_the_reason() {
         run_action(&workspace, &[&more[..], &both].concat())
     };
     assert_eq!(plan("[]").status.code(), Some(6));
-    assert_eq!(plan("[\"big\", \"a b\"]").status.code(), Some(0));
-    let digest = output(&workspace, "digest");
-    let apply = |digest: &str| {
+    // Labels set no other data of policies.
+    for odd in ["[\"big\"], \"hourly_max\": 9", "{}", "[1]", "[\"big\"", "[] []"] {
+        let refused = plan(odd);
+        assert_eq!(refused.status.code(), Some(1), "{odd}");
+    }
+    let big = "[\n  \"big\",\n  \"a \\\"b\"\n]";
+    assert_eq!(plan(big).status.code(), Some(0));
+    let (digest, id) = (output(&workspace, "digest"), output(&workspace, "plan_id"));
+    let apply = |digest: &str, id: &str, labels: &str| {
         let more = [("FLEETWRIGHT_COMMAND", "apply"), ("FLEETWRIGHT_APPROVED_DIGEST", digest)];
-        run_action(&workspace, &[&more[..], &both].concat())
+        let pinned = [("FLEETWRIGHT_APPROVED_PLAN", id), ("FLEETWRIGHT_LABELS", labels)];
+        run_action(&workspace, &[&more[..], &pinned, &both].concat())
     };
-    assert_eq!(apply(&format!("sha256:{:064}", 0)).status.code(), Some(3));
+    // A file of the plan job does not count.
+    let without = apply(&digest, &id, "");
+    assert!(!without.status.success());
+    assert_eq!(apply(&format!("sha256:{:064}", 0), &id, big).status.code(), Some(3));
     let why = output(&workspace, "failure_reason");
-    assert_eq!(why, "the plan is stale, or its digest is not the approved one");
-    let applied = apply(&digest);
+    assert_eq!(why, "the plan is stale, or is not the approved one");
+    assert_eq!(apply(&digest, &"0".repeat(64), big).status.code(), Some(3));
+    let file = "temp/fleetwright/labels.json";
+    workspace.write(file, "{\"fleetwright\": {\"hourly_max\": 9, \"labels\": [\"big\"]}}");
+    let applied = apply(&digest, &id, big);
+    assert!(!workspace.read(file).contains("hourly_max"), "the file is written anew");
     assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
     assert_eq!(output(&workspace, "failure_reason"), "");
 }

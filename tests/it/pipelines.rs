@@ -219,12 +219,20 @@ fn gitlab_jobs_plan_note_and_apply_the_approved_digest() {
     assert!(unchanged.contains("The comment is up to date."), "{unchanged}");
 
     repository.expect(0, &gitlab_script("capacity-plan-merged"), &variables);
-    let digest = repository.checkout.read("capacity/plan.env");
-    let digest = digest.trim().strip_prefix("FLEETWRIGHT_DIGEST=").expect("the digest").to_owned();
+    let outputs = repository.checkout.read("capacity/plan.env");
+    let output = |name: &str| {
+        let mut values = outputs.lines().filter_map(|line| line.strip_prefix(name));
+        values.next().expect("an output").to_owned()
+    };
+    let (digest, id) = (output("FLEETWRIGHT_DIGEST="), output("FLEETWRIGHT_PLAN_ID="));
+    variables.insert("FLEETWRIGHT_PLAN_ID", id);
     let apply = gitlab_script("capacity-apply");
     variables.insert("FLEETWRIGHT_DIGEST", format!("sha256:{:064}", 0));
     repository.expect(3, &apply, &variables);
     variables.insert("FLEETWRIGHT_DIGEST", digest);
+    let id = variables.insert("FLEETWRIGHT_PLAN_ID", "0".repeat(64)).expect("an ID");
+    repository.expect(3, &apply, &variables);
+    variables.insert("FLEETWRIGHT_PLAN_ID", id);
     let applied = repository.expect(0, &apply, &variables);
     assert!(applied.contains("Apply complete!"), "{applied}");
     assert!(repository.checkout.read("capacity/receipt.json").contains("\"verdict\": \"applied\""));

@@ -13,6 +13,7 @@ const WORLD: [&str; 4] = ["--world", "sim:world", "--at", "2026-09-01T10:00:00Z"
 /// Private keys, generated for these tests only.
 const ALICE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIK/4G/Uy9j/MdgNTqsL87S2C9aY3QHlUQ+Yza5lbWlxw\n-----END PRIVATE KEY-----\n";
 const ALICE_PUBLIC: &str = "MCowBQYDK2VwAyEAK6r6k6xSO+Tf7GsjgOLiOP431kQtIjsjKV0hIVgox0c=";
+const CAROL_PUBLIC: &str = "MCowBQYDK2VwAyEAdcUVHfwf8dViuJgpuFDWzMzvk65AlKF+KazP3EWUcIQ=";
 const BOB: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIGuo2nWHYaOvSPQ/uJqqTZQBi0XVw3zDdtO4BGSiBQC0\n-----END PRIVATE KEY-----\n";
 
 fn policies() -> String {
@@ -226,6 +227,19 @@ fn plan_file_does_not_choose_its_guard() {
     let with_key = workspace.run(&[&apply[..], &["--key", "bob=bob.pub"]].concat());
     assert_eq!(with_key.code, Some(5), "{}", with_key.err);
     assert!(with_key.err.contains("bob has not approved"), "{}", with_key.err);
+    // All keys of the command line must approve. The commit does not lower their number.
+    workspace.write("bob.pem", ALICE);
+    let bob = ["--by", "bob", "--key", "bob.pem", "--out", "bob.json"];
+    let approved = workspace.run(&[&["approve", "plan.json"][..], &bob].concat());
+    assert_eq!(approved.code, Some(0), "{}", approved.err);
+    workspace.write("carol.pub", CAROL_PUBLIC);
+    let keys = ["--key", "bob=bob.pub", "--key", "carol=carol.pub", "--approval", "bob.json"];
+    let few = workspace.run(&[&["apply", "plan.json"][..], &keys].concat());
+    assert!(few.code == Some(5) && few.err.contains("carol has not approved"), "{}", few.err);
+    let unknown = ["apply", "plan.json", "--approvals", "1"];
+    assert_eq!(workspace.run(&unknown).code, Some(1), "it needs keys");
+    let enough = workspace.run(&[&["apply", "plan.json", "--approvals", "1"][..], &keys].concat());
+    assert!(!enough.err.contains("has not approved"), "{}", enough.err);
     // A plan of another place is refused, whatever it says about itself.
     let elsewhere = Workspace::example("eks-workshop");
     elsewhere.write("plan.json", &workspace.read("plan.json"));

@@ -156,6 +156,12 @@ pub(in crate::cli) struct ApplyArgs {
     /// Apply the plan only if it has this digest, which counts as approval
     #[arg(long, value_name = "DIGEST", help_heading = "Approval")]
     pub(in crate::cli) approved_digest: Option<String>,
+    /// Apply the plan only if it has this plan ID, which counts as approval
+    ///
+    /// The ID covers everything that apply reads: the digest, the commit, the observation, the times
+    /// and the policies. A new plan has another ID, also with the same decisions.
+    #[arg(long, value_name = "ID", help_heading = "Approval")]
+    pub(in crate::cli) approved_plan: Option<String>,
     /// Approvals that `fleetwright approve` wrote (repeatable)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Approval")]
     pub(in crate::cli) approval: Vec<PathBuf>,
@@ -164,6 +170,10 @@ pub(in crate::cli) struct ApplyArgs {
     /// These keys replace spec.apply.keys, so that the keys come from outside of the repository.
     #[arg(long, value_name = "NAME=FILE", help_heading = "Approval")]
     pub(in crate::cli) key: Vec<String>,
+    /// Number of approvers of --key who must approve [default: all keys]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(requires = "key", help_heading = "Approval")]
+    pub(in crate::cli) approvals: Option<u32>,
     /// Directory, work tree or URL of the saved plan
     ///
     /// Settings, policies and files come from here, never from a place that the plan names. A plan

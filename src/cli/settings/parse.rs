@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::cli::error::CliError;
-use crate::model::ids::Digest;
+use crate::model::ids::{Digest, PlanId};
 
 /// Parses the time of `option`, if given.
 pub(super) fn moment(option: &str, text: Option<&str>) -> Result<Option<Timestamp>, CliError> {
@@ -27,11 +27,21 @@ pub(super) fn duration(option: &str, text: &str) -> Result<std::time::Duration, 
 }
 
 pub(super) fn digest(text: &str) -> Result<Digest, CliError> {
-    let hex = text.strip_prefix("sha256:").unwrap_or_default();
-    let is_hex = hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    if hex.len() == 64 && is_hex {
+    if text.strip_prefix("sha256:").is_some_and(is_hash) {
         return Ok(text.into());
     }
     Err(CliError::text(format!("`{text}` is not the digest of a plan"))
         .hint("write sha256: and all 64 hex digits, as `show --format json` has them"))
+}
+
+pub(super) fn plan_id(text: &str) -> Result<PlanId, CliError> {
+    if is_hash(text) {
+        return Ok(text.into());
+    }
+    Err(CliError::text(format!("`{text}` is not the ID of a plan"))
+        .hint("write all 64 hex digits of `plan_id`, as `show --format json` has them"))
+}
+
+fn is_hash(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
