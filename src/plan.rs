@@ -25,6 +25,7 @@ mod planned_pods;
 mod revalidation;
 mod saved;
 mod schema;
+mod validity;
 pub mod verify;
 pub mod wire;
 
@@ -57,5 +58,6 @@ pub use planned_pods::{planned_pods, planned_pods_at};
 pub use revalidation::RevalidatedPlan;
 pub use saved::{PLAN_BYTES_MAX, ReadPlanError, ReadPlanErrorKind, read_plan};
 pub use schema::plan_schema;
+pub use validity::{expiry, validity};
 pub use verify::{Facts, Violation, check};
 pub use wire::Plan;

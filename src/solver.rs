@@ -102,6 +102,7 @@ pub use auto_scaling_groups::{
     with_external_groups,
 };
 pub use cloud_drift::unresolved_selectors;
+pub use disruption_budget::exceeded_budget;
 pub use existing_node::{ExistingNode, spec_digests};
 pub use lower_bound::Proof;
 pub use node_disposition::{DispositionInput, NodeDisposition, RetireCondition};

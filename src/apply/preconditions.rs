@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -13,7 +13,10 @@ use crate::model::observed::{
     ClusterIdentity, Completeness, Group, Instance, InstanceState, Observed, tag,
 };
 use crate::plan::wire::{Check, Condition, DiagnosticSeverity, Precondition};
-use crate::plan::{Plan, RevalidatedPlan, has_complete_identity};
+use crate::plan::{Plan, RevalidatedPlan, expiry, has_complete_identity};
+
+/// Maximum difference between the clocks of the computers that plan and apply.
+const CLOCK_SKEW_MAX: SignedDuration = SignedDuration::from_mins(2);
 
 /// Reason why a plan was not applied. Nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -48,6 +51,14 @@ pub enum ApplyError {
     Expired {
         /// Expiry time of the plan.
         expires_at: Timestamp,
+        /// Current time.
+        now: Timestamp,
+    },
+    /// The plan is for a later time, at which other rules may be active (exit code 3).
+    #[error("the plan is stale: it is for {timestamp}, and it is {now} now")]
+    Future {
+        /// Time for which the plan is made.
+        timestamp: Timestamp,
         /// Current time.
         now: Timestamp,
     },
@@ -120,7 +131,11 @@ pub(super) fn check_plan<'p>(
         return Err(ApplyError::NotApproved { approved, found });
     }
     check_applyable(plan)?;
-    let expires_at = plan.capacity.expires_at;
+    let timestamp = plan.timestamp;
+    if timestamp > now.checked_add(CLOCK_SKEW_MAX).unwrap_or(now) {
+        return Err(ApplyError::Future { timestamp, now });
+    }
+    let expires_at = expiry(plan);
     if now >= expires_at {
         return Err(ApplyError::Expired { expires_at, now });
     }
@@ -166,14 +181,25 @@ pub(super) async fn check_observation(
         return Err(ApplyError::IncompleteObservation(unread_sources));
     }
     let revalidated = settings.replan.replan(plan, observed).await;
-    let RevalidatedPlan { dropped, missing, frozen, blocked_removal: _, undeclared, current } =
-        revalidated;
+    let RevalidatedPlan {
+        dropped,
+        missing,
+        frozen,
+        blocked_removal: _,
+        undeclared,
+        hourly_after: _,
+        denied,
+        current,
+    } = revalidated;
     // A plan file states its errors itself, so its statement does not count.
     if current.errored {
         return Err(ApplyError::InputErrors(input_errors(&current)));
     }
     if !undeclared.is_empty() {
         return Err(ApplyError::OtherFiles(undeclared));
+    }
+    if !denied.is_empty() {
+        return Err(ApplyError::Denied(denied));
     }
     let mut conditions: BTreeSet<Precondition> =
         plan.capacity.base.preconditions.iter().cloned().collect();

@@ -36,7 +36,7 @@ pub(super) fn carry_out(
     let genesis = genesis(fleet, now);
     let catalog = fleet.catalog(&genesis.cluster.region.as_str().into())?;
     let interrupted = interrupt_flag()?;
-    let replanner = Replanner::new(&repository, &catalog);
+    let replanner = Replanner::new(&repository, &catalog).judged_by(judge);
     let mut settings = ApplySettings {
         approved: apply_settings.approved_digest.clone(),
         catalog: Some(&catalog),

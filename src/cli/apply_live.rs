@@ -43,7 +43,7 @@ pub(super) fn carry_out(
         let answers = MarketAnswers::default();
         let market = repository.market_query().read_cached(&live.aws, &answers).await;
         let catalog = planning::catalog(fleet, &fleet.region, Some(&market))?;
-        let replanner = Replanner::new(&repository, &catalog);
+        let replanner = Replanner::new(&repository, &catalog).judged_by(judge);
         let settings = ApplySettings {
             approved: apply_settings.approved_digest.clone(),
             catalog: Some(&catalog),

@@ -126,6 +126,7 @@ pub(super) fn apply_error(error: ApplyError) -> CliError {
         ApplyError::Stale(_)
         | ApplyError::ExceedsApproval(_)
         | ApplyError::OtherFiles(_)
+        | ApplyError::Future { .. }
         | ApplyError::Frozen(_) => (Exit::Stale, "make the plan again, and compare"),
         ApplyError::Interrupted => (Exit::Interrupted, "nothing was changed"),
     };

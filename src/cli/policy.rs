@@ -31,6 +31,7 @@ const DATA_BYTES_MAX: u64 = 8 << 20;
 const HASH_CHARS: usize = 32;
 
 /// The policies that judge a plan, and the settings that guard its apply.
+#[derive(Debug)]
 pub(super) struct Judge {
     bundle: Bundle,
     pub(super) fleet: FleetSettings,

@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 
 use super::console::Console;
+use super::policy::Judge;
 use super::repository::Repository;
 use crate::apply::{Replan, Replanned};
 use crate::catalog::Catalog;
 use crate::model::observed::Observed;
-use crate::plan::wire::{Base, BaseWorld, Decider};
+use crate::plan::wire::{Base, BaseWorld, Check, Decider};
 use crate::plan::{Plan, RevalidatedPlan, difference, planned_pods};
 use crate::planner::{self, Inputs, Scope};
 use crate::render::difference_text;
@@ -17,13 +18,19 @@ use crate::render::difference_text;
 pub(super) struct Replanner<'a> {
     pub(super) repository: &'a Repository,
     pub(super) catalog: &'a Catalog,
+    /// Policies that judge the approved plan by current numbers.
+    judge: Option<&'a Judge>,
     /// The last repeated plan.
     now: RefCell<Option<Plan>>,
 }
 
 impl<'a> Replanner<'a> {
     pub(super) fn new(repository: &'a Repository, catalog: &'a Catalog) -> Self {
-        Self { repository, catalog, now: RefCell::new(None) }
+        Self { repository, catalog, judge: None, now: RefCell::new(None) }
+    }
+
+    pub(super) fn judged_by(self, judge: &'a Judge) -> Self {
+        Self { judge: Some(judge), ..self }
     }
 
     /// Shows the difference between the approved plan and the current one. It is advice alone.
@@ -34,6 +41,10 @@ impl<'a> Replanner<'a> {
         let of = if approved.complete { "" } else { " of the whole fleet" };
         console.report_raw(&format!("\nThe approved plan, and the current plan{of}:\n\n{text}\n"));
     }
+}
+
+fn denial_text(check: &Check) -> String {
+    format!("{}: {}", check.name, check.problems.join(", "))
 }
 
 impl Replan for Replanner<'_> {
@@ -59,14 +70,13 @@ impl Replanner<'_> {
             sources: observed.sources.clone(),
         };
         let steer = plan.capacity.placement.unsteered.is_some();
-        let revalidated = planner::revalidate(
+        let mut revalidated = planner::revalidate(
             &Inputs {
                 desired: &self.repository.desired,
                 observed: &observed_now,
                 catalog: self.catalog,
                 base: Base { world, preconditions: Vec::new(), ..base.clone() },
-                // A plan for a future time stays at that time.
-                at: observed.taken_at.max(plan.timestamp),
+                at: observed.taken_at,
                 demand: base.demand,
                 is_forecast: false,
                 scope: Scope::default(),
@@ -74,6 +84,12 @@ impl Replanner<'_> {
             },
             plan,
         );
+        if let Some(judge) = self.judge {
+            let mut judged = revalidated.with_current_numbers(plan);
+            judge.judge(&mut judged);
+            let denials = judged.checks.iter().filter(|check| check.status.is_denial());
+            revalidated.denied = denials.map(denial_text).collect();
+        }
         self.now.replace(Some(revalidated.current.clone()));
         revalidated
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::wire::Plan;
 use crate::model::ids::Address;
+use crate::model::units::MicroUsd;
 
 /// An approved plan compared with the current demand.
 #[derive(Debug, Clone)]
@@ -19,6 +20,10 @@ pub struct RevalidatedPlan {
     pub blocked_removal: Option<String>,
     /// Launches whose pool or node class the files declare otherwise than the plan, in words.
     pub undeclared: Vec<String>,
+    /// Price per hour of the fleet after the approved changes, at current prices.
+    pub hourly_after: MicroUsd,
+    /// Policies that deny the approved plan with current numbers, in words.
+    pub denied: Vec<String>,
     /// Reason why all removals of the approved plan are blocked now.
     pub frozen: Option<String>,
 }
@@ -27,13 +32,36 @@ impl RevalidatedPlan {
     /// Creates the result for an approved plan that applies unchanged.
     #[must_use]
     pub fn as_approved(now: Plan) -> Self {
+        let hourly_after = now.capacity.cost.hourly_after;
         Self {
             current: now,
             dropped: BTreeMap::new(),
             missing: Vec::new(),
             blocked_removal: None,
             undeclared: Vec::new(),
+            hourly_after,
+            denied: Vec::new(),
             frozen: None,
         }
+    }
+
+    /// Returns the approved plan with the numbers that neither digest nor plan ID cover, as they are
+    /// now. Policies judge these: a plan file does not state its own price.
+    #[must_use]
+    pub fn with_current_numbers(&self, approved: &Plan) -> Plan {
+        let mut plan = approved.clone();
+        let now = &self.current.capacity;
+        let capacity = &mut plan.capacity;
+        capacity.cost.clone_from(&now.cost);
+        let delta = self.hourly_after - now.cost.hourly_before;
+        capacity.cost.hourly_after = self.hourly_after;
+        capacity.cost.hourly_delta = delta;
+        capacity.cost.monthly_delta = delta.per_month();
+        capacity.unresolved.clone_from(&now.unresolved);
+        capacity.disruption_budgets.clone_from(&now.disruption_budgets);
+        capacity.demand.clone_from(&now.demand);
+        capacity.daemons.clone_from(&now.daemons);
+        capacity.diagnostics.clone_from(&now.diagnostics);
+        plan
     }
 }

@@ -24,12 +24,12 @@ use crate::model::fargate::Rates;
 use crate::model::ids::{Address, WorkloadId};
 use crate::model::observed::Observed;
 use crate::model::reason::Rejection;
-use crate::plan::breakdown;
 use crate::plan::wire::{
     Action, AlternativesRow, Amount, Base, Capacity, Contingency, DaemonRow, DemandRow, Diagnostic,
     EvictionRow, FORMAT_VERSION, Placement, PlacementMode, Plan, ResourceChange, UnresolvedRow,
     UnschedulableRow, Wave, WaveStep,
 };
+use crate::plan::{breakdown, validity};
 use crate::solver::{NewNode, Solution, UnschedulablePods};
 
 /// Returns the address of the managed instance in `pool` with `key`.
@@ -65,12 +65,6 @@ pub(super) struct DiffInputs<'a> {
     pub rates: Option<Rates>,
 }
 
-/// Lifetime of a plan with removals.
-const DESTRUCTIVE_EXPIRY: jiff::SignedDuration = jiff::SignedDuration::from_mins(30);
-
-/// Lifetime of a plan that only adds nodes.
-const ADDITIVE_EXPIRY: jiff::SignedDuration = jiff::SignedDuration::from_hours(24);
-
 /// Returns the plan, without digest and plan ID.
 pub(super) fn diff(inputs: DiffInputs) -> Plan {
     let mut rows = rows::PlanRows::new(&inputs);
@@ -93,7 +87,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
     base.unresolved = (!demand.unresolved.is_empty()).then_some(desired.unresolved_policy);
     let contingency = contingency(solution, &rows.changes);
     let summary = totals::summary(&rows.changes, rows.blocked);
-    let expiry = if summary.destructive { DESTRUCTIVE_EXPIRY } else { ADDITIVE_EXPIRY };
+    let expiry = validity(summary.destructive);
     let unschedulable = unschedulable_rows(demand, solution, rows.excluded_pods);
     let cluster_autoscaler = groups::growth_rows(&solution.target.growths);
     let lower_bound = solution.target.lower_bound;

@@ -18,9 +18,11 @@ use crate::model::observed::{
 };
 use crate::model::requirement::{key, label};
 use crate::model::units::MicroUsd;
-use crate::plan::wire::{Action, LaunchReason, NodeState, Plan, ResourceChange, ResourceKind};
+use crate::plan::wire::{
+    Action, LaunchReason, NodeState, Plan, Reason, ResourceChange, ResourceKind,
+};
 use crate::plan::{RevalidatedPlan, change_id, planned_pods, planned_pods_at, set_identity};
-use crate::solver::{Input, Launch, Purpose, solve, spec_digests};
+use crate::solver::{Input, Launch, Purpose, Solution, exceeded_budget, solve, spec_digests};
 
 /// Maximum number of trial worlds solved to find unneeded launches.
 const TRIALS_MAX: usize = 32;
@@ -53,6 +55,7 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
     let applied = AppliedPlan::new(inputs, approved);
     let within_limits = applied.remaining_without(&BTreeSet::new());
     let is_enough = within_limits.launches.is_empty();
+    revalidated.hourly_after = within_limits.hourly;
     let is_limited = !inputs.desired.failure_domains.is_empty() && !is_enough;
     let all = if is_limited {
         applied.remaining_without_limits(RemovedNodes::Absent)
@@ -84,7 +87,9 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
         let dropped = applied.unneeded_launches(all.unschedulable).into_iter();
         revalidated.dropped = dropped.map(|address| (address, reason())).collect();
     }
-    let freeze_reason = freeze_reason.or_else(|| undeclared_period(inputs, approved));
+    let freeze_reason = freeze_reason
+        .or_else(|| undeclared_period(inputs, approved))
+        .or_else(|| applied.exceeded_budget());
     revalidated.frozen = freeze_reason.filter(|_| applied.has_removals());
     revalidated
 }
@@ -149,6 +154,8 @@ enum RemovedNodes {
 struct RemainingWork {
     launches: Vec<Launch>,
     unschedulable: u32,
+    /// Price per hour of the nodes.
+    hourly: MicroUsd,
 }
 
 /// The approved plan, assumed to be applied.
@@ -199,11 +206,13 @@ impl<'a> AppliedPlan<'a> {
         let all: Vec<NodeName> = observed.nodes.keys().cloned().collect();
         let trial =
             Input { purpose: Purpose::Estimate, ..solver_input(&inputs, &demand, &[], &all) };
-        let target = solve(&trial).target;
+        let Solution { target, existing_nodes, .. } = solve(&trial);
         // Growth by Cluster Autoscaler replaces no launch, and permits no removal.
         let served = target.growths.iter().flat_map(|growth| growth.pods.values().copied());
         let unplaced = target.unschedulable.iter().map(|unplaced| unplaced.pods).chain(served);
+        let existing = existing_nodes.iter().filter(|node| !node.is_planned);
         RemainingWork {
+            hourly: existing.filter_map(|node| node.price).sum(),
             unschedulable: unplaced.fold(0, u32::saturating_add),
             launches: target.launches,
         }
@@ -257,6 +266,28 @@ impl<'a> AppliedPlan<'a> {
             observed.instances.get(id).is_some_and(Instance::is_active)
                 || observed.may_run_unlisted(id)
         })
+    }
+
+    /// Returns a text about a disruption budget that allows fewer removals now than the plan has.
+    fn exceeded_budget(&self) -> Option<String> {
+        let explained = &self.approved.capacity.explain;
+        let explained: BTreeMap<_, _> = explained.iter().map(|row| (&row.address, row)).collect();
+        let reason_of = |row: &ResourceChange| {
+            let row = explained.get(&row.address)?;
+            match &row.reason {
+                Reason::Retire { because } => Some(because),
+                Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => {
+                    row.retire_reason.as_ref()
+                }
+            }
+        };
+        let rows = self.approved.resource_changes.iter();
+        let removed = rows.filter(|row| row.change.actions.contains(&Action::Delete));
+        let removed = removed.filter_map(|row| {
+            Some((row.change.before.as_ref()?.instance_id.as_ref()?, reason_of(row)))
+        });
+        let Inputs { desired, observed, .. } = self.inputs;
+        exceeded_budget(desired, observed, observed.taken_at, &removed.collect())
     }
 
     /// Returns the maximum number of trial worlds for the size of the fleet.

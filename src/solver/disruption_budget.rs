@@ -18,8 +18,8 @@ use super::existing_node::ExistingNode;
 use super::node_disposition::NodeDisposition;
 use super::scheduling_runs::occupied_nodes;
 use crate::demand::PodGroup;
-use crate::model::desired::{Budget, Desired};
-use crate::model::ids::{NodeName, PoolName};
+use crate::model::desired::{Budget, Desired, Expiry, Pool};
+use crate::model::ids::{InstanceId, NodeName, PoolName};
 use crate::model::observed::{Node, Observed};
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 
@@ -187,6 +187,77 @@ impl DisruptionBudgets {
     }
 }
 
+/// Returns a text about the first budget that is active at the given time and allows fewer removals
+/// than these, if there is one. `removed` has the reason of each removal, which may be unknown.
+///
+/// Nodes that are not Ready, and drains that an earlier apply began, count as disrupted.
+#[must_use]
+pub fn exceeded_budget(
+    desired: &Desired,
+    observed: &Observed,
+    at: Timestamp,
+    removed: &BTreeMap<&InstanceId, Option<&RetireReason>>,
+) -> Option<String> {
+    let reason_of = |node: &Node| removed.get(node.instance.as_ref()?);
+    for pool in desired.pools.values() {
+        for budget in pool.budgets.iter().filter(|budget| is_budget_active(budget, at)) {
+            let is_voluntary = |node: &&Node| {
+                reason_of(node)
+                    .is_some_and(|reason| covers(budget, pool, *reason, node, observed, at))
+            };
+            let has_begun = |node: &&Node| {
+                let reason = reason_of(node).copied().flatten();
+                let is_forced = reason.is_some_and(|r| pool.forced_drain_period(r).is_some());
+                is_forced && node.grace_period_began_at().is_some()
+            };
+            let (begun, new): (Vec<&Node>, Vec<&Node>) =
+                pool_nodes(observed, &pool.name).filter(is_voluntary).partition(has_begun);
+            let is_down = |node: &&Node| !node.ready && reason_of(node).is_none();
+            let down = pool_nodes(observed, &pool.name).filter(is_down).count();
+            let nodes = pool_nodes(observed, &pool.name).count();
+            let allowed = allowed_disruptions(budget, nodes, down + begun.len());
+            if new.len() > allowed {
+                let (pool, removed) = (&pool.name, new.len());
+                return Some(format!(
+                    "the disruption budgets of pool {pool} allow {allowed} removals now, and the \
+                     plan has {removed}"
+                ));
+            }
+        }
+    }
+    None
+}
+
+/// Returns true if the removal of a node counts in a budget. An unknown reason counts in all, and a
+/// reason without a budget has to be true.
+fn covers(
+    budget: &Budget,
+    pool: &Pool,
+    reason: Option<&RetireReason>,
+    node: &Node,
+    observed: &Observed,
+    at: Timestamp,
+) -> bool {
+    let is_expired = || {
+        let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
+        let age = instance.map(|instance| at.duration_since(instance.launched_at));
+        matches!((pool.expire_after, age), (Expiry::After(limit), Some(age)) if age >= limit)
+    };
+    let named = match reason {
+        Some(RetireReason::Empty { .. }) => EMPTY,
+        Some(RetireReason::Underutilized { .. }) => UNDERUTILIZED,
+        Some(RetireReason::Drifted { .. }) => DRIFTED,
+        Some(RetireReason::Expired { .. }) if is_expired() => return false,
+        Some(RetireReason::Surplus { .. }) if pool.replicas.is_some() => return false,
+        Some(RetireReason::Requested) => return false,
+        Some(
+            RetireReason::Expired { .. } | RetireReason::Surplus { .. } | RetireReason::PoolRemoved,
+        )
+        | None => return true,
+    };
+    budget.reasons.is_empty() || budget.reasons.iter().any(|reason| reason == named)
+}
+
 /// Consumes one disruption of each budget. Returns false, and consumes nothing, if one is
 /// exhausted.
 fn consume(left: &mut [usize], bounds: &[usize]) -> bool {
@@ -207,14 +278,19 @@ fn has_begun(desired: &Desired, observed: &Observed, node: &ExistingNode) -> boo
     began.is_some() && pool.is_some_and(|pool| pool.forced_drain_period(reason).is_some())
 }
 
-/// Returns the number of nodes of a pool, and how many of them are not Ready.
-fn count_pool_nodes(observed: &Observed, pool: &PoolName) -> (usize, usize) {
-    let of_pool = |node: &&Node| {
+/// Returns the nodes of the managed instances of a pool.
+fn pool_nodes<'a>(observed: &'a Observed, pool: &'a PoolName) -> impl Iterator<Item = &'a Node> {
+    let of_pool = move |node: &&Node| {
         let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
         let ours = instance.filter(|instance| instance.is_managed_by(&observed.cluster.name));
         ours.and_then(super::existing_node::pool_of).is_some_and(|of| of == *pool)
     };
-    let nodes = || observed.nodes.values().filter(of_pool);
+    observed.nodes.values().filter(of_pool)
+}
+
+/// Returns the number of nodes of a pool, and how many of them are not Ready.
+fn count_pool_nodes(observed: &Observed, pool: &PoolName) -> (usize, usize) {
+    let nodes = || pool_nodes(observed, pool);
     (nodes().count(), nodes().filter(|node| !node.ready).count())
 }
 

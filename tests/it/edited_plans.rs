@@ -17,7 +17,7 @@ fn resealed(text: &str, edit: impl FnOnce(&mut Plan)) -> String {
     plan.to_json()
 }
 
-pub(crate) fn git(workspace: &Workspace, arguments: &[&str]) {
+fn git(workspace: &Workspace, arguments: &[&str]) {
     let done = Command::new("git")
         .current_dir(workspace.root())
         .args(["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"])
@@ -67,6 +67,14 @@ fn write_user_data(workspace: &Workspace, text: &str) {
     workspace.write("nodepool.yaml", &format!("{kept}kind: EC2NodeClass{class}"));
 }
 
+/// Sets the clock of the embedded world.
+fn set_clock(workspace: &Workspace, time: &str) {
+    let world = workspace.read("world/world.json");
+    let (_, rest) = world.split_once("\"now\": \"").expect("a clock");
+    let (now, _) = rest.split_once('"').expect("its end");
+    workspace.write("world/world.json", &world.replace(now, time));
+}
+
 #[test]
 fn plan_file_does_not_choose_the_commit_of_its_nodes() {
     let workspace = repository("eks-workshop");
@@ -83,7 +91,11 @@ fn plan_file_does_not_choose_the_commit_of_its_nodes() {
         plan.capacity.base.tree.clone_from(&open.capacity.base.tree);
     });
     workspace.write("edited.json", &edited);
-    assert_refused(&apply(&workspace, "edited.json", &approved), 3, "is not in the history of HEAD");
+    assert_refused(
+        &apply(&workspace, "edited.json", &approved),
+        3,
+        "is not in the history of HEAD",
+    );
 
     // An earlier commit of the branch may be applied, but not with other nodes than planned.
     write_user_data(&workspace, "echo before");
@@ -133,4 +145,92 @@ fn plan_file_does_not_deny_errors_of_its_inputs() {
     workspace.write("edited.json", &edited);
     let edited = Plan::from_json(&edited).expect("a plan");
     assert_refused(&apply(&workspace, "edited.json", &edited), 1, "inputs of the plan have errors");
+}
+
+#[test]
+fn plan_id_covers_what_the_digest_does_not() {
+    let workspace = repository("eks-workshop");
+    let approved = plan(&workspace, "plan.json", &WORLD);
+    let edited = resealed(&workspace.read("plan.json"), |plan| {
+        plan.capacity.pods.unschedulable += 7;
+    });
+    workspace.write("edited.json", &edited);
+    let id = approved.capacity.plan_id.as_str();
+    let pinned = |file: &str| workspace.run(&["apply", file, "--approved-plan", id]);
+    assert_refused(&pinned("edited.json"), 3, "was approved, and this is plan");
+    let applied = pinned("plan.json");
+    assert_eq!(applied.code, Some(0), "{}", applied.err);
+    let no_id = workspace.run(&["apply", "plan.json", "--approved-plan", "sha256:00"]);
+    assert_refused(&no_id, 1, "is not the ID of a plan");
+}
+
+#[test]
+fn budgets_hold_when_the_plan_is_applied() {
+    let workspace = Workspace::example("quickstart");
+    let world = workspace.read("world/world.json");
+    for file in ["platform/memory.yaml", "platform/nodepool.yaml"] {
+        let pools = workspace.read(file);
+        // Ten minutes after the plan, nothing may be removed for an hour.
+        let budgets = "budgets: [{ nodes: \"100%\" }, { nodes: \"0\", schedule: \"10 9 * * *\", \
+                       duration: 1h }], consolidationPolicy";
+        workspace.write(file, &pools.replace("consolidationPolicy", budgets));
+    }
+    git(&workspace, &["init", "-q", "-b", "main"]);
+    commit(&workspace, "budgets");
+    let approved = plan(&workspace, "plan.json", &[]);
+    assert!(approved.summary.destroy > 0, "a node is removed");
+    set_clock(&workspace, "2026-11-01T09:15:00Z");
+    assert_refused(&apply(&workspace, "plan.json", &approved), 3, "allow 0 removals now");
+    // A plan for the time after the hour is not for now.
+    let future = plan(&workspace, "future.json", &["--at", "2026-11-01T11:00:00Z"]);
+    assert!(future.summary.destroy > 0, "a node is removed");
+    assert_refused(&apply(&workspace, "future.json", &future), 3, "it is for 2026-11-01T11:00:00Z");
+    workspace.write("world/world.json", &world);
+    let applied = apply(&workspace, "plan.json", &approved);
+    assert_eq!(applied.code, Some(0), "{}", applied.err);
+}
+
+#[test]
+fn plan_file_does_not_extend_its_life() {
+    let workspace = repository("eks-workshop");
+    let approved = plan(&workspace, "plan.json", &WORLD);
+    let edited = resealed(&workspace.read("plan.json"), |plan| {
+        plan.capacity.expires_at = "2099-01-01T00:00:00Z".parse().expect("a time");
+    });
+    workspace.write("edited.json", &edited);
+    let applied = apply(&workspace, "plan.json", &approved);
+    assert_eq!(applied.code, Some(0), "{}", applied.err);
+    set_clock(&workspace, "2026-09-03T10:00:00Z");
+    assert_refused(&apply(&workspace, "edited.json", &approved), 11, "expired at");
+    let edited = resealed(&workspace.read("plan.json"), |plan| {
+        plan.timestamp = "2099-01-01T00:00:00Z".parse().expect("a time");
+        plan.capacity.expires_at = "2099-01-01T12:00:00Z".parse().expect("a time");
+    });
+    workspace.write("edited.json", &edited);
+    assert_refused(&apply(&workspace, "edited.json", &approved), 3, "it is for 2099");
+}
+
+#[test]
+fn policies_judge_no_number_of_the_plan_file() {
+    let workspace = repository("eks-workshop");
+    let policy = "package main\nimport rego.v1\ndeny contains \"too expensive\" if \
+                  to_number(input.capacity.cost.hourly_after) > 0.01\n";
+    workspace.write("guard/main.rego", policy);
+    let fleet = workspace.read("fleetwright.yaml");
+    workspace.write("fleetwright.yaml", &(fleet + "  policies: [guard]\n"));
+    commit(&workspace, "policy");
+    let denied = plan(&workspace, "plan.json", &WORLD);
+    assert!(!denied.checks.is_empty(), "the policy denies");
+    for (file, is_equal) in [("equal.json", true), ("other.json", false)] {
+        let edited = resealed(&workspace.read("plan.json"), |plan| {
+            plan.checks.clear();
+            plan.applyable = true;
+            plan.capacity.cost.hourly_after = "0.001".parse().expect("a price");
+            // With another digest, the price of the launched nodes is computed.
+            plan.complete = is_equal;
+        });
+        workspace.write(file, &edited);
+        let edited = Plan::from_json(&edited).expect("a plan");
+        assert_refused(&apply(&workspace, file, &edited), 6, "too expensive");
+    }
 }

@@ -416,6 +416,40 @@ fn expander_priorities_of_the_cluster_are_observed() {
     sandbox.end();
 }
 
+/// A controller that waits for CI takes the record of an empty plan for its approved apply.
+#[cfg(feature = "cluster")]
+#[test]
+fn empty_plan_is_recorded_after_checks_and_approvals() {
+    let tree = quickstart();
+    let sandbox = Sandbox::start(tree.path());
+    let path = tree.path().to_str().expect("UTF-8");
+    let file = tree.path().join("plan.json");
+    let saved = file.to_str().expect("UTF-8");
+    let plan = ["plan", path, "--world", "live", "--out", saved];
+    let apply = ["apply", saved, "--path", path, "--auto-approve"];
+    let settings = tree.path().join("fleetwright.yaml");
+    append(&settings, "  apply:\n    by: ci\n");
+    fleetwright(&sandbox, 0, &plan);
+    fleetwright(&sandbox, 0, &apply);
+    fleetwright(&sandbox, 0, &plan);
+    let recorded = fleetwright(&sandbox, 0, &apply);
+    assert!(recorded.contains("Nodes: 0 launched, 0 terminated"), "{recorded}");
+    let text = std::fs::read_to_string(&file).expect("a plan");
+    let mut expired = fleetwright::plan::Plan::from_json(&text).expect("a plan");
+    expired.timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+    fleetwright::plan::set_identity(&mut expired);
+    std::fs::write(&file, expired.to_json()).expect("written");
+    fleetwright(&sandbox, 11, &apply);
+    append(&settings, &format!("    keys: [{{ name: alice, key: {ALICE_PUBLIC} }}]\n"));
+    fleetwright(&sandbox, 0, &plan);
+    fleetwright(&sandbox, 5, &apply);
+    sandbox.end();
+}
+
+/// A key that nothing signs with.
+#[cfg(feature = "cluster")]
+const ALICE_PUBLIC: &str = "MCowBQYDK2VwAyEAK6r6k6xSO+Tf7GsjgOLiOP431kQtIjsjKV0hIVgox0c=";
+
 /// Settings with which a test need not wait for removals.
 #[cfg(feature = "cluster")]
 const QUICK: &str = "  controller:\n    settle: 1s\n    refresh: 1s\n    \
