@@ -40,7 +40,7 @@ use crate::render::Verbosity;
 use crate::telemetry::LogLevel;
 use bootstrap::bootstrap;
 use catalog::{catalog_explain, catalog_list};
-use parse::{digest, duration, moment, plan_id};
+use parse::{digest, duration, moment, named_file, plan_id};
 use planning::{demand_mode, guard_choice, no_effect, planning, refuse_planning, source_settings};
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 use run::mode;
@@ -546,17 +546,6 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
         caller,
         lock_timeout,
     })
-}
-
-/// Parses `NAME=FILE`.
-fn named_file(text: &str) -> Result<(String, PathBuf), CliError> {
-    match text.split_once('=') {
-        Some((name, file)) if !name.is_empty() && !file.is_empty() => {
-            Ok((name.to_owned(), PathBuf::from(file)))
-        }
-        _ => Err(CliError::text(format!("--key `{text}` is not NAME=FILE"))
-            .hint("name the approver and the file of the public key: --key alice=alice.pub")),
-    }
 }
 
 fn adopt(args: AdoptArgs) -> Result<AdoptSettings, CliError> {

@@ -1,5 +1,7 @@
 //! Parsers of option values. An error names the expected form.
 
+use std::path::PathBuf;
+
 use jiff::Timestamp;
 
 use crate::cli::error::CliError;
@@ -44,4 +46,15 @@ pub(super) fn plan_id(text: &str) -> Result<PlanId, CliError> {
 
 fn is_hash(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+/// Parses `NAME=FILE`.
+pub(super) fn named_file(text: &str) -> Result<(String, PathBuf), CliError> {
+    match text.split_once('=') {
+        Some((name, file)) if !name.is_empty() && !file.is_empty() => {
+            Ok((name.to_owned(), PathBuf::from(file)))
+        }
+        _ => Err(CliError::text(format!("--key `{text}` is not NAME=FILE"))
+            .hint("name the approver and the file of the public key: --key alice=alice.pub")),
+    }
 }
