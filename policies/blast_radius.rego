@@ -13,14 +13,14 @@ deny_added contains msg if {
 	limit := data.fleetwright.nodes_added_max
 	added := input.summary.nodes.launch
 	added > limit
-	msg := sprintf("the plan adds %d nodes; the limit is %d", [added, limit])
+	msg := sprintf("nodes added by the plan: %d; the limit is %d", [added, limit])
 }
 
 deny_removed contains msg if {
 	limit := data.fleetwright.nodes_removed_max
 	removed := input.summary.nodes.terminate
 	removed > limit
-	msg := sprintf("the plan removes %d nodes; the limit is %d", [removed, limit])
+	msg := sprintf("nodes removed by the plan: %d; the limit is %d", [removed, limit])
 }
 
 # Fleets of fewer than 10 nodes are exempt, because one node is a large percentage of them.

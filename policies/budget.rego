@@ -42,5 +42,5 @@ deny_unpriced contains msg if {
 
 deny_unpriced contains msg if {
 	input.capacity.cost.unpriced > 0
-	msg := sprintf("%d nodes have no price, so the budget does not cover them", [input.capacity.cost.unpriced])
+	msg := sprintf("nodes without a price: %d, so the budget does not cover them", [input.capacity.cost.unpriced])
 }

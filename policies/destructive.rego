@@ -8,5 +8,5 @@ label := "capacity:remove"
 deny_unlabeled contains msg if {
 	input.summary.destructive
 	not label in object.get(data.fleetwright, "labels", [])
-	msg := sprintf("the plan removes %d nodes; add the label %s to confirm", [input.summary.nodes.terminate, label])
+	msg := sprintf("nodes removed by the plan: %d; add the label %s to confirm", [input.summary.nodes.terminate, label])
 }

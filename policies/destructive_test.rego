@@ -6,7 +6,7 @@ removal := {"summary": {"destructive": true, "nodes": {"terminate": 2}}}
 
 test_denies_removal_without_label if {
 	found := deny_unlabeled with input as removal with data.fleetwright.labels as ["x"]
-	found == {"the plan removes 2 nodes; add the label capacity:remove to confirm"}
+	found == {"nodes removed by the plan: 2; add the label capacity:remove to confirm"}
 }
 
 test_allows_labeled_removal_and_unlabeled_launch if {

@@ -17,7 +17,7 @@ warn_old contains {"msg": msg, "address": row.address} if {
 	launched := row.change.before.launched_at
 	hours := age_hours(launched, input.timestamp)
 	hours > limit
-	msg := sprintf("%s was launched at %s, %d hours ago; the limit is %d hours", [row.address, launched, hours, limit])
+	msg := sprintf("%s was launched at %s, %d h ago; the limit is %d h", [row.address, launched, hours, limit])
 }
 
 # Hours between two times.

@@ -10,7 +10,7 @@ node(launched) := {
 test_warns_about_old_nodes if {
 	found := warn_old with input as node("2026-07-01T09:30:00Z") with data.fleetwright.node_age_hours_max as 720
 	some finding in found
-	finding.msg == "a was launched at 2026-07-01T09:30:00Z, 1489 hours ago; the limit is 720 hours"
+	finding.msg == "a was launched at 2026-07-01T09:30:00Z, 1489 h ago; the limit is 720 h"
 }
 
 test_allows_young_nodes if {

@@ -15,6 +15,7 @@ pub mod fargate;
 pub mod ids;
 pub mod market;
 pub mod observed;
+pub mod plural;
 pub mod pod;
 pub mod reason;
 pub mod requirement;

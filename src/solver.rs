@@ -442,8 +442,11 @@ fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
     refusals.extend(uncovered.into_iter().chain(competing).chain(growths.messages));
     refusals.extend(limitations(&passes, orders, &simulation, &outcome));
     let target = TargetFleet {
-        placement_rejections: split
-            .merge_rejections(rescue::placement_rejections(&simulation, &outcome.fleet)),
+        placement_rejections: rescue::placement_rejections(
+            &simulation,
+            &outcome.fleet,
+            &split.group_of,
+        ),
         launches,
         keeps,
         retires,

@@ -137,8 +137,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let remaining = self.remaining_members(retires).await;
         let mut retirements = Vec::new();
         for work in retires {
-            let skipped = blocker
-                .map(|reason| Outcome::Skipped { why: format!("removal skipped: {reason}") });
+            let skipped = blocker.map(|reason| Outcome::Skipped { why: reason.to_owned() });
             match self.skip_outcome(work).or(skipped) {
                 Some(outcome) => self.finish_retirement(work, outcome),
                 None => {
@@ -461,7 +460,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     self.report_wait(item, do_not_disrupt_text(pod), |why| Step::Blocked { why });
                 }
                 None if pods.is_empty() => {}
-                None => item.wait_reason = Some(format!("{} pods are still stopping", pods.len())),
+                None => item.wait_reason = Some(format!("pods still stopping: {}", pods.len())),
             },
         }
     }

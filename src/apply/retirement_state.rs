@@ -3,6 +3,7 @@
 use super::preconditions::has_ended;
 use super::wave_plan::RetireWork;
 use crate::model::observed::{Instance, InstanceState, Observed};
+use crate::model::plural::count;
 
 /// Reasons to keep an instance that EC2 does not show as ours.
 const TAGS_LOST: &str =
@@ -62,7 +63,8 @@ pub(super) fn excess_replicas(work: &RetireWork<'_>, observed: &Observed) -> Opt
     work.max_replicas.iter().find_map(|(id, most)| {
         let replicas = observed.workloads.iter().find(|live| live.id == **id)?.replicas;
         (replicas > *most).then(|| {
-            format!("{} `{id}` has {replicas} replicas, the plan counts on {most}", id.kind)
+            let replicas = count(replicas, "replica");
+            format!("{} `{id}` has {replicas}, the plan counts on {most}", id.kind)
         })
     })
 }

@@ -50,7 +50,8 @@ impl Catalog {
     }
 
     /// Returns the types that the requirements of `pool` admit by labels of the type alone. Zone,
-    /// capacity type and labels of the pool are not checked.
+    /// capacity type and labels of the pool are not checked. A type without a label of types, such
+    /// as the GPU's name, has no GPU.
     pub fn types_for_pool(&self, pool: &Pool) -> impl Iterator<Item = &InstanceType> {
         let requirement = |r: &PoolRequirement| {
             let values: Vec<&str> = r.values.iter().map(LabelValue::as_str).collect();
@@ -60,9 +61,11 @@ impl Catalog {
         };
         let required: Vec<_> = pool.requirements.iter().map(requirement).collect();
         self.types.values().filter(move |kind| {
-            let mut constrained =
-                required.iter().filter_map(|(name, set)| Some((set, kind.labels.get(name)?)));
-            constrained.all(|(set, value)| set.contains(Some(value)))
+            required.iter().all(|(name, set)| {
+                let value = kind.labels.get(name);
+                let is_of_types = name.as_str().starts_with(key::INSTANCE_PREFIX);
+                (value.is_none() && !is_of_types) || set.contains(value)
+            })
         })
     }
 

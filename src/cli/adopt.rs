@@ -15,6 +15,7 @@ use crate::apply::adoption::{AdoptRow, Adoption, adoption, with_adopted_nodes};
 use crate::apply::ports::{PortError, Tagger};
 use crate::model::desired::Desired;
 use crate::model::observed::Observed;
+use crate::model::plural::count;
 use crate::plan::{Plan, breakdown};
 use crate::planner::{self, Inputs, Scope};
 use crate::render::html_fragments::summary;
@@ -137,9 +138,10 @@ fn adoption_text(adoption: &Adoption, plan: &Plan) -> String {
     let Adoption { rows, skipped: left, competing_autoscalers } = adoption;
     let mut out = String::new();
     for autoscaler in competing_autoscalers {
-        let (workload, running) = (escape(&autoscaler.workload), autoscaler.running);
+        let (workload, running) =
+            (escape(&autoscaler.workload), count(autoscaler.running, "replica"));
         // Writing to a string cannot fail.
-        let _ = writeln!(out, "! {} runs: {workload}, {running} replicas", autoscaler.kind);
+        let _ = writeln!(out, "! {} runs: {workload}, {running}", autoscaler.kind);
     }
     for AdoptRow { address, node, instance, .. } in rows.iter().take(LISTED_MAX) {
         let (address, node) = (escape(address.as_str()), escape(node.as_str()));

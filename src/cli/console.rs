@@ -139,7 +139,9 @@ impl Console {
             Verbosity::Everything | Verbosity::Concise | Verbosity::Summary => verbosity,
         };
         let (color, breaks) = (self.colors.out, self.breaks.out);
-        TextStyle { color, width: self.width, breaks, verbosity, ..TextStyle::default() }
+        let lists_unchanged = self.full == Verbosity::Everything;
+        let (width, columns) = (self.width, TextStyle::default().columns);
+        TextStyle { color, width, breaks, verbosity, columns, lists_unchanged }
     }
 
     /// Returns the text style of stderr.

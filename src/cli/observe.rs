@@ -13,6 +13,7 @@ use super::world_choice::WorldChoice;
 use super::{Console, Exit, files, output, source_tree};
 use crate::model::desired::{Desired, LEARNED_FILE, LearnedNodes, Severity};
 use crate::model::observed::{Completeness, Difference, Observed, write_world};
+use crate::model::plural;
 use crate::plan::canonical;
 use crate::render::{escape, span};
 use crate::solver::learned_nodes;
@@ -99,7 +100,8 @@ fn save_learned(
 fn save(observed: &Observed, out: &Path, console: &mut Console) -> Result<(), CliError> {
     files::write(out, &String::from_utf8(write_world(observed)).map_err(CliError::new)?)?;
     let (nodes, pods) = (observed.nodes.len(), observed.pods.len());
-    console.report(&format!("Saved {nodes} nodes and {pods} pods as {}.", out.display()));
+    let (nodes, pods) = (plural::count(nodes, "node"), plural::count(pods, "pod"));
+    console.report(&format!("Saved {nodes} and {pods} as {}.", out.display()));
     match observed.differences().len() {
         0 => {}
         1 => console.report("Its sources disagree on 1 instance or node; see --differences."),

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::Console;
 use super::error::CliError;
 use crate::apply::{ApplyStatus, ChangeOutcome, Event, Outcome, Receipt, Step};
+use crate::model::plural::count;
 use crate::plan::Plan;
 use crate::plan::wire::WaveStep;
 use crate::render::escape;
@@ -126,9 +127,10 @@ fn describe(step: &Step) -> String {
         Step::Ready { node } => format!("{node} is Ready"),
         Step::Waiting { why } => format!("waiting: {why}"),
         Step::Cordoned { node } => format!("{node} is cordoned"),
-        Step::Evicted { node, pods } => format!("evicted {pods} pods from {node}"),
+        Step::Evicted { node, pods } => format!("evicted {} from {node}", count(*pods, "pod")),
         Step::PodsDeleted { node, pods } => {
-            format!("deleted {pods} pods from {node}: its termination grace period ends")
+            let pods = count(*pods, "pod");
+            format!("deleted {pods} from {node}: its termination grace period ends")
         }
         Step::Blocked { why } => format!("blocked: {why}"),
         Step::NodeWriteFailed { why } => why.clone(),

@@ -21,6 +21,7 @@ use super::{Console, Exit, apply_session, embedded, files, planning, source_tree
 use crate::catalog::Catalog;
 use crate::manifest::DeclaredObject;
 use crate::model::desired::{Desired, Mode, Problem, Severity};
+use crate::model::plural::count;
 use crate::render::escape;
 use crate::simulator::sandbox::{ApiServer, kubeconfig};
 use crate::simulator::{Delivery, SimError, World, eksctl_groups};
@@ -238,9 +239,9 @@ impl SandboxSession<'_> {
             delivered.clone_from(&tree.base.tree);
             let (repository, objects) = Repository::read_with_objects(&tree);
             let desired = Rc::new(repository.desired.clone());
-            let wanted = desired.workloads.len();
+            let wanted = count(desired.workloads.len(), "workload");
             (self.deliver)(desired, objects).map_err(CliError::new)?;
-            console.report(&format!("The files changed: {wanted} workloads delivered."));
+            console.report(&format!("The files changed: {wanted} delivered."));
             warn(&repository, console);
             self.page.refresh(Some(repository));
         }

@@ -15,6 +15,7 @@ use super::state::ControllerState;
 use crate::model::desired::{Mode, RateLimit};
 use crate::model::ids::PoolName;
 use crate::model::observed::Observed;
+use crate::model::plural::count;
 use crate::plan::Plan;
 use crate::plan::wire::{Reason, RetireReason};
 
@@ -117,13 +118,13 @@ pub fn mass_removal(plan: &Plan, context: &GateContext<'_>) -> Option<MassRemova
     if removed <= most || approval_by_digest(plan, context.persisted).is_some() {
         return None;
     }
-    let nodes = context.nodes;
+    let nodes = count(context.nodes, "node");
     let loss = lost_pool(plan, most)
         .map(|pool| format!("pool {pool} is no longer in the repository"))
         .or_else(|| lost_pods(context, most));
     let unexplained = loss.map(|loss| {
         format!(
-            "the plan removes {removed} of {nodes} nodes without replacement, and at most {most} \
+            "the plan removes {removed} of {nodes} without replacement, and at most {most} \
              may be removed at once: {loss}"
         )
     });

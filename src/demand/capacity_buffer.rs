@@ -3,6 +3,7 @@
 use super::{Counts, Decider, DemandMode, PodGroup};
 use crate::model::desired::{BufferScaling, Desired, Scale};
 use crate::model::ids::WorkloadKind;
+use crate::model::plural;
 use crate::model::units::{ResourceName, Resources};
 
 /// Maximum priority of placeholder pods. All real pods are placed first, and nodes are still
@@ -69,9 +70,11 @@ fn buffer_counts(
     };
     let size = match (replicas, percentage, target) {
         (None, None, _) => "as many as its limits hold".to_owned(),
-        (Some(n), None, _) => format!("{n} pods"),
+        (Some(n), None, _) => plural::count(n, "pod"),
         (None, Some(percent), Some(target)) => format!("{percent}% of {target}"),
-        (Some(n), Some(percent), Some(target)) => format!("{n} pods or {percent}% of {target}"),
+        (Some(n), Some(percent), Some(target)) => {
+            format!("{} or {percent}% of {target}", plural::count(n, "pod"))
+        }
         (_, Some(_), None) => "a share of no workload".to_owned(),
     };
     let because = match most {

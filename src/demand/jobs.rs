@@ -5,6 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Counts, DemandQuery};
 use crate::model::desired::{Concurrency, CronSchedule, JobScaling, JobStrategy};
 use crate::model::observed::LiveEvents;
+use crate::model::plural;
 
 /// Assumed duration of a run without a deadline. A longer run keeps its capacity because its pods
 /// are observed.
@@ -116,9 +117,10 @@ pub(super) fn scaled_job_counts(
         };
         new.min(free)
     });
+    let each = plural::count(pods, "pod");
     let because = match step {
-        None => format!("between {min} and {max} jobs of {pods} pods; its queue is not known"),
-        Some(new) => format!("between {min} and {max} jobs of {pods} pods; {new} come next"),
+        None => format!("between {min} and {max} jobs of {each}; its queue is not known"),
+        Some(new) => format!("between {min} and {max} jobs of {each}; {new} come next"),
     };
     let live = active.max(floor);
     let counts = Counts { floor, live, ceiling: ceiling.max(active), planned: 0 };

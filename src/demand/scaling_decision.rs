@@ -15,6 +15,7 @@ use crate::model::desired::{
 };
 use crate::model::ids::WorkloadId;
 use crate::model::observed::{LiveEvents, LiveHorizontal, Observed};
+use crate::model::plural;
 
 /// Inputs that decide the number of a declared workload's pods.
 pub(super) struct ScalingContext<'a> {
@@ -127,7 +128,11 @@ impl ScalingContext<'_> {
             ScalerRule::Proportional(rule) => {
                 let (count, nodes, cores) = replicas(rule, &self.query.size);
                 let (least, most) = bounds(rule);
-                let because = format!("{nodes} nodes with {cores} cores");
+                let because = format!(
+                    "{} with {}",
+                    plural::count(nodes, "node"),
+                    plural::count(cores, "core")
+                );
                 let (floor, ceiling) = (least.min(count), most.unwrap_or(count).max(count));
                 ReplicaRange { floor, live: count, ceiling, because, next: None }
             }
@@ -175,7 +180,10 @@ impl ScalingContext<'_> {
             }
             PauseMode::AsIs => {
                 let live = initial_replicas(workload, known);
-                return ReplicaRange::fixed(live, format!("it is paused; {live} pods stay"));
+                return ReplicaRange::fixed(
+                    live,
+                    format!("it is paused; {}", plural::count_with_verb(live, "pod", "stay")),
+                );
             }
             PauseMode::No | PauseMode::ScaleIn | PauseMode::ScaleOut => {}
         }
@@ -194,7 +202,7 @@ impl ScalingContext<'_> {
         let highest = if is_foreseeable { keda::max_declared(rule) } else { rule.max };
         let stabilized = keda::stabilized_replicas(rule, at).max(floor);
         let (live, source) = match known.filter(|_| !(is_forecast && is_foreseeable)) {
-            Some(known) => (known.max(floor), format!("{known} pods run")),
+            Some(known) => (known.max(floor), plural::count_with_verb(known, "pod", "run")),
             None => (stabilized, "by its windows alone".to_owned()),
         };
         let mut ceiling = highest.max(floor);
@@ -262,16 +270,17 @@ fn horizontal_range(
         return ReplicaRange::fixed(0, because);
     }
     let bounded = live.clamp(bounds.0, bounds.1);
+    let run = plural::count_with_verb(live, "pod", "run");
     let because = match (&step, bounded == live) {
-        (_, false) => format!("{live} pods run, outside its bounds"),
+        (_, false) => format!("{run}, outside its bounds"),
         (Some(step), true) if step.count == live => {
-            format!("{live} pods run, and {} changes nothing", step.metric)
+            format!("{run}, and {} changes nothing", step.metric)
         }
         (Some(step), true) => {
             let hpa::ScalingStep { count, wanted, metric } = step;
-            format!("{live} pods run; {metric} asks for {wanted}, next step {count}")
+            format!("{run}; {metric} asks for {wanted}, next step {count}")
         }
-        (None, true) => format!("{live} pods run; none of its metrics is known"),
+        (None, true) => format!("{run}; none of its metrics is known"),
     };
     let next = step.map(|step| step.count).filter(|next| *next != live);
     let (floor, ceiling) = bounds_by_behavior(rule, bounded);
@@ -379,8 +388,10 @@ fn unused_replicas_warning(
             workload.origin.clone(),
             format!("{} {}", workload.id.kind, workload.id),
             format!(
-                "states {stated} replicas, and {} at {} {statement}",
-                scaler.object, scaler.origin
+                "states {}, and {} at {} {statement}",
+                plural::count(stated, "replica"),
+                scaler.object,
+                scaler.origin
             ),
         )
         .hint("leave `replicas` out: each delivery would reset them")

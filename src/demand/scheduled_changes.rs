@@ -9,6 +9,7 @@ use crate::model::desired::{
     Budget, CronSchedule, Desired, EventDriven, Pool, Scale, Scaler, ScalerRule, Schedule, Workload,
 };
 use crate::model::ids::Origin;
+use crate::model::plural::count;
 
 /// Maximum number of evaluated times of one schedule: one per minute for 69 days. That exceeds any
 /// forecast with its lead time.
@@ -86,8 +87,9 @@ impl ChangeCollector<'_> {
         let latest = self.to.checked_add(lead).unwrap_or(self.to);
         for cron in &rule.crons {
             for start in cron.start.times_between(self.from, latest, TIMES_MAX) {
-                let description = format!("{} pods are wanted from {start}", cron.desired);
-                self.add(start.checked_sub(lead).ok(), change(description));
+                let verb = if cron.desired == 1 { "is" } else { "are" };
+                let what = format!("{} {verb} wanted from {start}", count(cron.desired, "pod"));
+                self.add(start.checked_sub(lead).ok(), change(what));
                 self.add(Some(start), change("a window opens".to_owned()));
             }
             for end in cron.end.times_between(self.from, self.to, TIMES_MAX) {
@@ -143,13 +145,13 @@ impl ChangeCollector<'_> {
             changes_fleet: false,
         };
         for start in schedule.times_between(self.from, self.to, TIMES_MAX) {
-            let description =
-                format!("at most {} nodes may be disrupted at a time from now on", budget.nodes);
-            self.add(Some(start), change(description));
+            let nodes = count(&budget.nodes, "node");
+            let what = format!("at most {nodes} may be disrupted at a time from now on");
+            self.add(Some(start), change(what));
         }
         for start in self.times_before(schedule, duration) {
-            let description = format!("the budget of {} nodes ends", budget.nodes);
-            self.add(start.checked_add(duration).ok(), change(description));
+            let what = format!("the budget of {} ends", count(&budget.nodes, "node"));
+            self.add(start.checked_add(duration).ok(), change(what));
         }
     }
 }

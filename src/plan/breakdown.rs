@@ -121,7 +121,8 @@ fn range(nodes: &[PricedNode<'_>], cost: &Cost) -> Option<CostRange> {
         100 - SPOT_PERCENT_MIN
     )];
     if cost.unpriced > 0 {
-        because.push(format!("{} nodes have no known price and count as nothing", cost.unpriced));
+        let nodes = node_count_text(cost.unpriced);
+        because.push(format!("{nodes} without a known price counted as nothing"));
     }
     Some(CostRange {
         hourly_low: cost.hourly_after - saved,

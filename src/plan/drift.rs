@@ -21,6 +21,7 @@ use super::wire::{
     RetireReason, Summary, workload_key,
 };
 use crate::model::ids::{Address, Origin};
+use crate::model::plural::count;
 use crate::plan::wire::DiagnosticSeverity;
 
 /// Returns a drift report for `plan`. `resource_drift` has the drifted rows, and `resource_changes`
@@ -154,7 +155,8 @@ fn workloads(plan: &Plan) -> Vec<Diagnostic> {
         let runs = running.get(name.as_str()).copied().unwrap_or(0);
         let decided = matches!(row.decided_by, Decider::Git | Decider::Removed);
         (decided && runs != declared).then(|| {
-            let message = format!("runs {runs} pods, and the repository declares {declared}");
+            let message =
+                format!("runs {}, and the repository declares {declared}", count(runs, "pod"));
             behind(row.origin.clone(), name, message)
         })
     };

@@ -2,6 +2,7 @@
 
 use super::{Inputs, Scope, assemble_plan, node_count_fixpoint, solver_input};
 use crate::demand::{Demand, DemandMode};
+use crate::model::plural::count;
 use crate::plan::wire::{Decider, Diagnostic, ModeRow, Plan, UnschedulableRow};
 use crate::solver::{Input, Purpose, solve};
 
@@ -52,15 +53,14 @@ fn unschedulable_warnings(demand: &Demand, ceiling_plan: &Plan) -> Vec<Diagnosti
         let group = demand.groups.iter().find(|group| group.workload == row.workload)?;
         let Decider::Autoscaler { autoscaler, origin, .. } = &group.decided_by else { return None };
         let ceiling = group.counts.ceiling;
+        let pods = count(ceiling, "pod");
         let placed = ceiling.saturating_sub(row.pods);
         let reasons: Vec<&str> = row.reasons.iter().map(|r| r.detail.as_str()).collect();
         let reason = reasons.first().map(|reason| format!(" ({reason})")).unwrap_or_default();
         Some(
             Diagnostic::warning(
                 autoscaler.clone(),
-                format!(
-                    "may scale to {ceiling} pods, and {placed} of them are schedulable{reason}"
-                ),
+                format!("may scale to {pods}, and {placed} of them are schedulable{reason}"),
             )
             .origin(origin.clone())
             .maybe_hint(row.nearest.clone()),

@@ -247,7 +247,7 @@ fn demand_rows(demand: &Demand, elsewhere: &BTreeMap<usize, Vec<Rejection>>) -> 
         requests: Amount::from(&group.shape.requests),
         fargate: None,
         sized_by: demand.sizings.get(&group.workload).cloned(),
-        rules: pod_rules::rules(&group.shape),
+        rules: pod_rules::rules(group),
         elsewhere: elsewhere.get(&index).cloned().unwrap_or_default(),
     };
     let mut rows = demand.groups.iter().enumerate().map(row).collect();

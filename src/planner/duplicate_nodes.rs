@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::model::code::Code;
 use crate::model::ids::NodeName;
 use crate::model::observed::{Node, Observed, Pod};
+use crate::model::plural::count;
 use crate::plan::wire::Diagnostic;
 
 /// Returns the observation without duplicate nodes; `None` if there are none.
@@ -27,12 +28,13 @@ pub(super) fn warnings(observed: &Observed) -> Vec<Diagnostic> {
 fn warning(observed: &Observed, name: &NodeName, current: &Node) -> Diagnostic {
     let instance = current.instance.as_ref().map(ToString::to_string).unwrap_or_default();
     let is_on_node = |pod: &Pod| pod.node.as_ref() == Some(name) && pod.needs_eviction();
-    let pods = observed.pods.iter().filter(|pod| is_on_node(pod)).count();
+    let pods = observed.pods.iter().filter(|pod| is_on_node(pod));
+    let pods = count(pods.count(), "pod");
     Diagnostic::warning(
         format!("node {name}"),
         format!(
-            "it is ignored, and its {pods} pods are planned again: its instance {instance} is \
-             registered as node {}",
+            "it is ignored, with {pods} on it planned again: its instance {instance} is registered \
+             as node {}",
             current.name
         ),
     )

@@ -16,6 +16,7 @@ use crate::model::ids::{Address, GroupName, InstanceId, NodeName, Tags};
 use crate::model::observed::{
     Group, Instance, InstanceState, KEY_LABEL, LaunchedWith, Membership, Node, Observed, tag,
 };
+use crate::model::plural::count;
 use crate::model::requirement::{key, label};
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{
@@ -70,9 +71,11 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
     // Pods without a possible launch can only run on existing nodes.
     let approved_without = approved.capacity.pods.without_node();
     if let Some(more) = all.unschedulable.checked_sub(approved_without).filter(|more| *more > 0) {
+        let verb = if more == 1 { "is" } else { "are" };
+        let more = count(more, "more pod");
         revalidated.missing.push(format!(
-            "{more} more pods are unschedulable than the {approved_without} of the approved plan, \
-             and no launch is possible for them"
+            "{more} {verb} unschedulable than the {approved_without} of the approved plan, and no \
+             launch is possible for them"
         ));
     }
     let freeze_reason = freeze_reason(inputs, &demand);
@@ -240,8 +243,9 @@ impl<'a> AppliedPlan<'a> {
         };
         let unschedulable = left.unschedulable.saturating_sub(with.unschedulable);
         if unschedulable > 0 {
+            let pods = count(unschedulable, "more pod");
             return Some(format!(
-                "{unschedulable} more pods would be unschedulable without the nodes that it removes"
+                "{pods} would be unschedulable without the nodes that it removes"
             ));
         }
         let launches: Vec<String> = left.launches.iter().map(describe_launch).collect();

@@ -2,12 +2,13 @@
 
 use jiff::SignedDuration;
 
+use crate::model::plural;
 use crate::model::units::{Bytes, MicroUsd, MilliCpu};
 use crate::plan::wire::Amount;
 
 /// Returns `n noun`, with an `s` where `n` is not one.
 pub(super) fn count(n: u32, noun: &str) -> String {
-    if n == 1 { format!("{n} {noun}") } else { format!("{n} {noun}s") }
+    plural::count(n, noun)
 }
 
 /// Returns a price per hour, to the hundredth of a cent.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::amount::{amount, count};
+use super::amount::{amount, count, list};
 use super::detail::{WORKLOADS_MAX, write_block};
 use super::findings::{write_growth, write_unschedulable};
 use super::reason::{decider, rejection, row_reason, wave, workloads};
@@ -23,6 +23,9 @@ use crate::plan::wire::{
     Action, AutoscalerGrowthRow, Change, DaemonRow, Decider, DemandRow, DriftedField, NodeState,
     Rejection, ResourceChange, Sizing, UnresolvedRow, UnschedulableRow, Wave, workload_key,
 };
+
+/// Most nodes named with a rejected alternative.
+const NODES_NAMED_MAX: usize = 3;
 
 /// Most candidates in an error.
 const CANDIDATES_MAX: usize = 5;
@@ -308,8 +311,9 @@ impl<'a> PodExplanation<'a> {
             let cells = |(row, pods): &(PlanRow<'_>, u32)| node_cells(row, *pods, &key);
             page.table(&NODE_COLUMNS, &nodes.iter().map(cells).collect::<Vec<_>>());
             self.write_elsewhere(page);
-            for text in not_taken(&nodes) {
-                page.text(format!("     not taken {text}"));
+            for (text, addresses) in not_taken(&nodes) {
+                let of = list(&addresses, NODES_NAMED_MAX);
+                page.text(format!("     not taken for {of}: {text}"));
             }
         }
         if let Some(row) = self.unschedulable {
@@ -378,10 +382,21 @@ fn staying(row: &PlanRow<'_>, key: &str, pods: u32) -> u32 {
     if is_kept { ran.min(pods) } else { 0 }
 }
 
-/// Returns the rejected alternatives of the nodes. They account for all pods on the nodes.
-fn not_taken(nodes: &[(PlanRow<'_>, u32)]) -> BTreeSet<String> {
-    let of = nodes.iter().filter_map(|(row, _)| row.explain);
-    of.flat_map(|explain| &explain.rejected).map(rejection).take(WORKLOADS_MAX).collect()
+/// Returns the rejected alternatives of the nodes, each with the addresses of its nodes. They account
+/// for all pods on the nodes.
+fn not_taken(nodes: &[(PlanRow<'_>, u32)]) -> Vec<(String, Vec<String>)> {
+    let mut rejected: Vec<(String, Vec<String>)> = Vec::new();
+    for explain in nodes.iter().filter_map(|(row, _)| row.explain) {
+        for text in explain.rejected.iter().map(rejection) {
+            let address = explain.address.to_string();
+            match rejected.iter_mut().find(|(known, _)| *known == text) {
+                Some((_, addresses)) => addresses.push(address),
+                None => rejected.push((text, vec![address])),
+            }
+        }
+    }
+    rejected.truncate(WORKLOADS_MAX);
+    rejected
 }
 
 const NODE_COLUMNS: [TableColumn; 7] = [

@@ -216,12 +216,15 @@ pub(super) fn steering_text(plan: &Plan, without: &Unsteered) -> String {
             hourly(steered)
         );
     }
-    let pods = if *pending == 1 { "1 pod".to_owned() } else { format!("{pending} pods") };
-    let nodes = if *nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") };
+    let pods = amount::count(*pending, "pod");
+    // The repaired fleet may replace nodes by larger ones instead of adding any.
+    let missing = match nodes {
+        0 => "larger nodes".to_owned(),
+        more => amount::count(*more, "more node"),
+    };
     format!(
-        "Steered, at {}: the plan relies on nominated nodes. Without nominations it costs {}: up to {pods} would stay pending, and {nodes} ({}) would be missing.",
+        "Steered, at {}: the plan relies on nominated nodes. If kube-scheduler ignored them, up to {pods} would stay pending, and {missing} for {} would hold them. A plan without --steer may cost less than this sum.",
         hourly(steered),
-        hourly(steered + *price),
         hourly(*price)
     )
 }

@@ -128,6 +128,10 @@ pub(super) fn retire(reason: &RetireReason) -> String {
         RetireReason::Empty { saves_hourly } => {
             format!("no pods left but those of DaemonSets: {}", saving(*saves_hourly))
         }
+        RetireReason::Underutilized { saves_hourly, moves: 0, payback_hours: _ } => format!(
+            "no planned pod needs it: {}; pods that still run there are evicted",
+            saving(*saves_hourly)
+        ),
         RetireReason::Underutilized { saves_hourly, moves, payback_hours } => format!(
             "its pods fit elsewhere: {}, moves {}, pays back in {payback_hours} h",
             saving(*saves_hourly),
@@ -150,6 +154,10 @@ pub(super) fn retire(reason: &RetireReason) -> String {
 
 fn keep(reason: &KeepReason) -> String {
     match reason {
+        KeepReason::Needed { pods: 0 } => {
+            "no planned pod needs it, and no removal was found that leaves every pod a node"
+                .to_owned()
+        }
         KeepReason::Needed { pods } => {
             format!("needed by {}, and nothing cheaper holds them", count(*pods, "pod"))
         }
@@ -322,6 +330,10 @@ mod tests {
             (
                 retire(&RetireReason::Underutilized { saves_hourly, moves: 2, payback_hours: 3 }),
                 "its pods fit elsewhere: saves $0.0960/h, moves 2 pods, pays back in 3 h",
+            ),
+            (
+                retire(&RetireReason::Underutilized { saves_hourly, moves: 0, payback_hours: 0 }),
+                "no planned pod needs it: saves $0.0960/h; pods that still run there are evicted",
             ),
             (
                 keep(&KeepReason::NotWorthMoving {

@@ -37,11 +37,11 @@ const MORE_COLUMNS: [TableColumn; 5] = [
 /// Index of the column of pods.
 const PODS: usize = 5;
 
-/// Writes the legend and the table. Unchanged nodes are only counted, except at
-/// [`Verbosity::Everything`]. Ages refer to `now`.
+/// Writes the legend and the table. Unchanged nodes are only counted, unless the style lists them.
+/// Ages refer to `now`.
 pub(super) fn write(page: &mut TextPage, rows: &[PlanRow<'_>], style: &TextStyle, now: Timestamp) {
     let (verbosity, is_wide) = (style.verbosity, style.columns == NodeColumns::Wide);
-    let all = verbosity == Verbosity::Everything;
+    let all = style.lists_unchanged || verbosity == Verbosity::Everything;
     let is_folded = |symbol: Symbol| match symbol {
         Symbol::Keep => !all,
         Symbol::Blocked => !all && count(rows, Symbol::Blocked) > BLOCKED_SHOWN_MAX,
@@ -78,13 +78,11 @@ pub(super) fn write(page: &mut TextPage, rows: &[PlanRow<'_>], style: &TextStyle
     } else if !folded.is_empty() {
         page.gap();
     }
-    // No flag lists them in a concise view.
-    let hint = if verbosity == Verbosity::Concise { "" } else { " (listed with -v)" };
     for symbol in folded {
         let mut of_symbol = rows.iter().filter(|row| row.symbol == symbol);
         let noun = if of_symbol.any(is_group) { "row" } else { "node" };
         let nodes = amount_of(count(rows, symbol), noun);
-        let text = format!("  {}  {nodes} {}{hint}", symbol.as_str(), symbol.verb());
+        let text = format!("  {}  {nodes} {} (listed with -v)", symbol.as_str(), symbol.verb());
         page.line([StyledText::new(&text, Tone::Faint)]);
     }
 }

@@ -38,7 +38,7 @@ fn concise_view_is_header_and_table() {
       +    ec2_instance.web["9"]    m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
       +    ec2_instance.web["10"]   m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
       !    ec2_instance.web["3"]    m5.large               eu-west-1a  on-demand     1            0.1070  annotated karpenter.sh/do-not-disrupt
-      =  2 nodes unchanged
+      =  2 nodes unchanged (listed with -v)
 
     Not shown here: 1 warning, 1 unschedulable workload, 1 unresolved source.
 

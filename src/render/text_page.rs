@@ -25,6 +25,8 @@ pub struct TextStyle {
     pub verbosity: Verbosity,
     /// The columns of the table of nodes.
     pub columns: NodeColumns,
+    /// True to list unchanged nodes.
+    pub lists_unchanged: bool,
 }
 
 impl Default for TextStyle {
@@ -35,6 +37,7 @@ impl Default for TextStyle {
             breaks: LineBreaks::default(),
             verbosity: Verbosity::Full,
             columns: NodeColumns::Usual,
+            lists_unchanged: false,
         }
     }
 }
@@ -249,7 +252,8 @@ pub(super) struct TextPage {
 
 impl TextPage {
     pub(super) fn new(style: &TextStyle) -> Self {
-        let TextStyle { color, width, breaks, verbosity: _, columns: _ } = *style;
+        let TextStyle { color, width, breaks, verbosity: _, columns: _, lists_unchanged: _ } =
+            *style;
         Self { color, width, breaks, out: String::new() }
     }
 

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use super::attach_limits;
 use super::target_fleet::{NodeRef, UnschedulablePods};
 use crate::demand::{Counts, Demand, PodGroup, PodShape, ReplicaPartition};
-use crate::model::reason::Rejection;
 
 /// Demand whose groups have identical pods.
 pub(super) struct SplitDemand {
@@ -49,19 +48,6 @@ impl SplitDemand {
             }
         }
         placements
-    }
-
-    /// Returns the rejections of other nodes by original group. Those of the first variant stand
-    /// for all.
-    pub(super) fn merge_rejections(
-        &self,
-        of_parts: BTreeMap<usize, Vec<Rejection>>,
-    ) -> BTreeMap<usize, Vec<Rejection>> {
-        let mut elsewhere = BTreeMap::new();
-        for (part, reasons) in of_parts {
-            elsewhere.entry(self.group_of[part]).or_insert(reasons);
-        }
-        elsewhere
     }
 
     /// Returns the unschedulable pods by original group. The variant with the most such pods gives

@@ -273,8 +273,12 @@ impl TargetBuilder<'_> {
             }
             NodeDisposition::Keep(reason) => reason.clone(),
             NodeDisposition::Retire(_) => blocked(BlockReason::NoOtherPlace),
-            NodeDisposition::RemoveWhenEmpty(by @ BlockReason::PolicyWhenEmpty) if pods > 0 => {
-                blocked(by.clone())
+            NodeDisposition::RemoveWhenEmpty(BlockReason::PolicyWhenEmpty) if pods > 0 => {
+                blocked(BlockReason::PolicyWhenEmpty)
+            }
+            // A budget for underutilized nodes blocks them only while they have pods.
+            NodeDisposition::RemoveWhenEmpty(BlockReason::Budget) if pods > 0 => {
+                blocked(BlockReason::BudgetZero)
             }
             NodeDisposition::Consolidatable | NodeDisposition::RemoveWhenEmpty(_) => {
                 match self.outcome.declined.get(&node.name) {
@@ -294,6 +298,13 @@ impl TargetBuilder<'_> {
                     None if self.outcome.budget_blocked.contains(&node.name) => {
                         blocked(BlockReason::Budget)
                     }
+                    // No planned pod needs the node, but pods of planned workloads still run there.
+                    None if pods == 0 => match &node.disposition {
+                        NodeDisposition::RemoveWhenEmpty(by) => blocked(by.clone()),
+                        NodeDisposition::Consolidatable
+                        | NodeDisposition::Keep(_)
+                        | NodeDisposition::Retire(_) => KeepReason::Needed { pods },
+                    },
                     Some(_) | None => KeepReason::Needed { pods },
                 }
             }

@@ -11,6 +11,7 @@ use super::scheduling_runs::{self, SchedulingRun};
 use super::simulation::Simulation;
 use super::simulation_run::SimInput;
 use super::work_budget::WorkBudget;
+use crate::model::plural::count;
 
 /// Maximum number of workloads named in the message.
 const NAMED_MAX: usize = 3;
@@ -66,9 +67,10 @@ fn message(simulation: &Simulation, left: &[BTreeMap<usize, u32>], runs: usize) 
     let beyond = workloads.len() - named.len();
     let more = if beyond > 0 { format!(" and {beyond} more") } else { String::new() };
     let most: u32 = left.iter().map(|left| left.values().sum()).max().unwrap_or(0);
+    let most = count(most, "pod");
     format!(
-        "in {} of {runs} simulated orders, up to {most} pods of {}{more} are pending until the \
-         next plan",
+        "in {} of {runs} simulated orders, up to {most} of {}{more} stay pending until the next \
+         plan",
         left.len(),
         named.join(", "),
     )

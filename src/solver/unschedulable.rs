@@ -26,7 +26,7 @@ use crate::model::ids::{LabelKey, Labels, PoolName, ReservationId};
 use crate::model::pod::{Taint, all_untolerated, untolerated};
 use crate::model::reason::Rejection;
 use crate::model::requirement::{LabelSet, Requirements, key};
-use crate::model::units::{Bytes, Resources};
+use crate::model::units::Bytes;
 use crate::scheduler::{ScheduleNode, UnfitReason};
 
 /// Maximum number of reasons listed for one group.
@@ -38,8 +38,8 @@ pub(super) struct UnschedulableReport<'a> {
     pub offers: &'a Offers,
 }
 
-/// Largest amount of each resource that too small nodes offer to pods, by pool.
-type LargestRoom<'a> = BTreeMap<&'a PoolName, Resources>;
+/// Largest amount of a resource on the nodes of a pool that have too little of it for a pod.
+type LargestRoom = BTreeMap<(PoolName, String), i64>;
 
 /// An offer that does not fit a pod.
 struct RejectedOffer<'a> {
@@ -288,11 +288,12 @@ impl UnschedulableReport<'_> {
             OfferObstacle::Volume { place } => (Code::VolumeElsewhere.to_string(), place.clone()),
             OfferObstacle::NoTerm => (Code::WrongLabel.to_string(), no_term_message(shape)),
             OfferObstacle::TooSmall { resource } => {
-                let largest = largest.get(pool).map_or(0, |room| amount(room, resource));
+                let of_nodes = (pool.clone(), resource.clone());
+                let largest = largest.get(&of_nodes).copied().unwrap_or_default();
                 let asked = amount(&shape.requests, resource);
                 let [asked, largest] = format_in_one_unit(resource, [asked, largest]);
                 let detail = format!(
-                    "{resource}: needs {asked}, the largest of pool {pool} leaves {largest}"
+                    "{resource}: needs {asked}, these nodes of pool {pool} leave at most {largest}"
                 );
                 (Code::TooSmall.to_string(), detail)
             }
@@ -367,13 +368,14 @@ impl UnschedulableReport<'_> {
     }
 }
 
-/// Returns, by pool, the largest amount of each resource that too small nodes offer to pods.
-fn largest<'o>(rejected: &[RejectedOffer<'o>]) -> LargestRoom<'o> {
-    let small = rejected.iter().filter(|r| matches!(r.obstacle, OfferObstacle::TooSmall { .. }));
+/// Returns the largest amount of each resource on the nodes that are too small in it, by pool.
+/// Nodes with another obstacle may have more of it.
+fn largest(rejected: &[RejectedOffer]) -> LargestRoom {
     let mut largest = LargestRoom::new();
-    for RejectedOffer { offer, .. } in small {
-        let most = largest.entry(&offer.node.pool).or_default();
-        *most = most.at_least(&offer.room);
+    for RejectedOffer { offer, obstacle, .. } in rejected {
+        let OfferObstacle::TooSmall { resource } = obstacle else { continue };
+        let most = largest.entry((offer.node.pool.clone(), resource.clone())).or_default();
+        *most = (*most).max(amount(&offer.room, resource));
     }
     largest
 }

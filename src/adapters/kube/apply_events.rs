@@ -12,6 +12,7 @@ use super::events::{EventSubject, KubernetesEvent};
 use crate::apply::{Event, Step};
 use crate::model::event_reason::EventReason;
 use crate::model::observed::Exclusion;
+use crate::model::plural::count;
 
 /// Maximum wait for the remaining events after an apply.
 pub const EVENTS_FLUSH_MAX: Duration = Duration::from_secs(5);
@@ -76,11 +77,12 @@ impl<'p> ApplyEvents<'p> {
                 (node, EventReason::Uncordoned, why.to_owned())
             }
             Step::Evicted { node, pods } => {
-                (node, EventReason::Evicting, format!("evicting {pods} pods"))
+                (node, EventReason::Evicting, format!("evicting {}", count(pods, "pod")))
             }
             Step::PodsDeleted { node, pods } => {
-                let message = format!("deleted {pods} pods: the termination grace period ends");
-                (node, EventReason::PodsDeleted, message)
+                let pods = count(pods, "pod");
+                let what = format!("deleted {pods}: the termination grace period ends");
+                (node, EventReason::PodsDeleted, what)
             }
             Step::Checked { .. }
             | Step::Wave { .. }

@@ -184,7 +184,7 @@ struct BlockedAfterLaunch {
 impl Replan for BlockedAfterLaunch {
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
         let has_launched = observed.instances.len() > self.initial_instances;
-        let blocked_removal = has_launched.then(|| "1 more pods would be unschedulable".to_owned());
+        let blocked_removal = has_launched.then(|| "1 more pod would be unschedulable".to_owned());
         // This missing node could not be replaced by the nodes to remove, so it blocks nothing.
         let missing = vec!["m6i.large eu-west-1a on-demand of pool web".to_owned()];
         let missing = if has_launched { missing } else { Vec::new() };
@@ -209,7 +209,7 @@ fn new_demand_during_the_apply_blocks_removals() {
     let why = "its removals did not start, so it was terminated again".to_owned();
     assert_eq!(*outcome(&receipt, "1", WaveStep::Launch), Outcome::Abandoned { why });
     assert_eq!(*outcome(&receipt, "3", WaveStep::Launch), Outcome::Done, "it is for new pods");
-    let why = "removal skipped: 1 more pods would be unschedulable".to_owned();
+    let why = "1 more pod would be unschedulable".to_owned();
     assert_eq!(*outcome(&receipt, "0", WaveStep::Retire), Outcome::Skipped { why });
     let now = active(&world);
     assert!(before.iter().all(|instance| now.contains(instance)), "{before:?} {now:?}");

@@ -106,7 +106,10 @@ fn tool_finding(tool: &Tool, search: &[PathBuf], has_kubectl: bool) -> Finding {
     };
     match version(&path, arguments) {
         Ok(version) => Finding::ok(name, format!("{version} ({})", path.display())),
-        Err(why) => Finding::warn(name, format!("{} {why}", path.display()), remedy),
+        Err(why) => {
+            let remedy = format!("run `{name} {}`: it should print a version", arguments.join(" "));
+            Finding::warn(name, format!("{} {why}", path.display()), remedy)
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::controller::status::{Blocked, BlockedReason};
 use crate::model::observed::Completeness;
+use crate::model::plural::count;
 use crate::plan::Plan;
 use crate::plan::wire::DiagnosticSeverity;
 use crate::render::escape;
@@ -43,7 +44,8 @@ pub fn with_message(reason: BlockedReason) -> Blocked {
             budget_message("removal", *most, *within, *next)
         }
         BlockedReason::MassRemoval { most } => {
-            format!("at most {most} nodes with pods are removed at once; the others come next")
+            let (nodes, verb) = (count(most, "node"), if *most == 1 { "is" } else { "are" });
+            format!("at most {nodes} with pods {verb} removed at once; the others come next")
         }
         BlockedReason::UnexplainedRemoval { until } => {
             format!("no commit explains the removals; the branch is read until {}", at(until))

@@ -21,6 +21,7 @@ use crate::controller::{
     Status, SupersededPlan, labels,
 };
 use crate::model::ids::{Address, Digest};
+use crate::model::plural::count;
 use crate::plan::Plan;
 use crate::plan::wire::{Action, ExplainRow, NodeTotals, PodTotals, ResourceChange, workload_key};
 use crate::render::html_fragments::row_reason;
@@ -253,7 +254,7 @@ fn current_status(status: &Status, current: &PublishedPlan) -> PlanStatus {
 fn partial_status(partial: &PartialApply) -> PlanStatus {
     let rows = partial.plan.resource_changes.iter().filter(|row| is_change(row)).count();
     let (state, reason) = (ProgressState::Progressing, ConditionReason::Applying.into());
-    let message = format!("{rows} changes are in progress");
+    let message = format!("{} in progress", count(rows, "change"));
     let progress = Progress { state, reason, message, since: partial.since };
     PlanStatus {
         approved_by: Some(approval_text(&partial.approved)),
@@ -281,19 +282,22 @@ fn current_progress(status: &Status, current: &PublishedPlan) -> Progress {
                 ConditionReason::NothingToDo,
                 match plan.capacity.pods.served_by_cluster_autoscaler {
                     0 => "the cluster matches the repository".to_owned(),
-                    pods => format!("nothing to change; cluster-autoscaler serves {pods} pods"),
+                    pods => {
+                        let pods = count(pods, "pod");
+                        format!("nothing to change; cluster-autoscaler serves {pods}")
+                    }
                 },
             ),
             pods => of(
                 ProgressState::Degraded,
                 ConditionReason::Unschedulable,
-                format!("{pods} pods are unschedulable"),
+                format!("{} unschedulable", count(pods, "pod")),
             ),
         };
     }
     if let Some(since) = status.in_progress.values().map(|(_, since)| *since).min() {
         let busy: usize = status.in_progress.values().map(|(rows, _)| rows.len()).sum();
-        let message = format!("{busy} of {} changes are in progress", rows.len());
+        let message = format!("{busy} of {} in progress", count(rows.len(), "change"));
         return Progress {
             since,
             ..of(ProgressState::Progressing, ConditionReason::Applying, message)
@@ -301,7 +305,7 @@ fn current_progress(status: &Status, current: &PublishedPlan) -> Progress {
     }
     let open = rows.iter().filter(|address| !current.blocked.contains_key(**address)).count();
     if open > 0 {
-        let message = format!("{open} of {} changes are next", rows.len());
+        let message = format!("{open} of {} pending", count(rows.len(), "change"));
         return of(ProgressState::Progressing, ConditionReason::Pending, message);
     }
     let first = rows.iter().find_map(|address| current.blocked.get(*address));

@@ -11,6 +11,7 @@ use super::condition::{
 };
 use super::{ObjectKind, StatusObject, truncate_text};
 use crate::controller::{Blocked, PublishedPlan, Status};
+use crate::model::plural::count;
 use crate::plan::wire::{Action, CostRow};
 
 const POOLS_MAX: usize = 500;
@@ -118,7 +119,7 @@ fn pool_progress(
     }
     let open = changes - blocked.len();
     if open > 0 {
-        let message = format!("{open} of {changes} changes are pending or in progress");
+        let message = format!("{open} of {} pending or in progress", count(changes, "change"));
         return of(ProgressState::Progressing, ConditionReason::Progressing.into(), message);
     }
     let by_hand = blocked.values().find(|by| needs_operator(&by.reason));

@@ -11,6 +11,7 @@ use crate::apply::{ChangeOutcome, Outcome, Receipt};
 use crate::controller::{
     CompletedApply, Counter, PublishedPlan, Status, Suspension, UncordonedNode,
 };
+use crate::model::plural::count;
 use crate::plan::wire::{Summary, WaveStep};
 use crate::render::escape;
 use crate::telemetry::{LogFormat, json_line};
@@ -299,7 +300,7 @@ fn plan_text(now: &PublishedPlan) -> String {
         };
         let served = match now.plan.capacity.pods.served_by_cluster_autoscaler {
             0 => String::new(),
-            pods => format!("; cluster-autoscaler serves {pods} pods"),
+            pods => format!("; cluster-autoscaler serves {}", count(pods, "pod")),
         };
         return format!("nothing to change{unschedulable}{served}");
     }

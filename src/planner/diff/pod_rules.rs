@@ -1,14 +1,17 @@
 //! Human-readable scheduling rules of pods, for `explain`.
 
-use crate::demand::{PodShape, is_claim_affinity};
+use std::collections::BTreeMap;
+
+use crate::demand::{PodGroup, PodShape, PodVolume, is_claim_affinity};
 use crate::model::pod::{
     Expression, HostPort, PodAffinityTerm, Selector, Toleration, TolerationOperator,
     TopologySpread, WhenUnsatisfiable,
 };
 use crate::model::requirement::{Operator, Requirements};
 
-/// Returns the scheduling rules of pods of this shape; empty for unconstrained pods.
-pub(super) fn rules(shape: &PodShape) -> Vec<String> {
+/// Returns the scheduling rules of the pods of a group; empty for unconstrained pods.
+pub(super) fn rules(group: &PodGroup) -> Vec<String> {
+    let shape = &group.shape;
     let mut rules = nodes(shape);
     rules.extend(shape.tolerations.iter().map(toleration));
     rules.extend(shape.host_ports.iter().map(port));
@@ -27,15 +30,34 @@ pub(super) fn rules(shape: &PodShape) -> Vec<String> {
     rules.extend(terms(&shape.anti_affinity.required, "has to be apart from"));
     rules.extend(preferences(&shape.affinity.preferred, "with"));
     rules.extend(preferences(&shape.anti_affinity.preferred, "apart from"));
-    let is_bound =
-        |mount: &&crate::demand::PodVolume| !mount.nodes.iter().any(Requirements::is_unconstrained);
-    rules
-        .extend(shape.volumes.iter().filter(is_bound).map(crate::demand::PodVolume::topology_text));
+    rules.extend(volumes(group));
     if shape.priority != 0 {
         let mild = if shape.preempts { "" } else { ", without preemption" };
         rules.push(format!("has priority {}{mild}", shape.priority));
     }
     rules
+}
+
+/// Returns the places of the volumes. Pods of one workload may have volumes in different places.
+fn volumes(group: &PodGroup) -> Vec<String> {
+    let places = |shape: &PodShape| {
+        let is_bound = |mount: &&PodVolume| !mount.nodes.iter().any(Requirements::is_unconstrained);
+        shape.volumes.iter().filter(is_bound).map(PodVolume::topology_text).collect::<Vec<_>>()
+    };
+    let mut pods: BTreeMap<String, u32> = BTreeMap::new();
+    for part in &group.partitions {
+        for place in places(&part.shape) {
+            *pods.entry(place).or_insert(0) += part.planned;
+        }
+    }
+    if pods.is_empty() {
+        return places(&group.shape);
+    }
+    let total = group.counts.planned;
+    let text = |(place, pods): (String, u32)| {
+        if pods == total { place } else { format!("{pods} of {total} pods: {place}") }
+    };
+    pods.into_iter().map(text).collect()
 }
 
 fn nodes(shape: &PodShape) -> Vec<String> {

@@ -304,6 +304,7 @@ fn mixed_architectures_without_selector_are_reported() {
         format!("{{key: kubernetes.io/arch, operator: {operator}, values: [{values}]}}")
     };
     let family = "{key: karpenter.k8s.aws/instance-family, operator: In, values: [m5]}";
+    let gpu = "{key: karpenter.k8s.aws/instance-gpu-name, operator: In, values: [t4, l4]}";
     let both = arch("In", "amd64, arm64");
     let named = [
         "a.yaml:10: NodePool team1: has nodes of amd64 and arm64, and Deployment web/api \
@@ -314,6 +315,7 @@ fn mixed_architectures_without_selector_are_reported() {
         ("the pool names none", "", "", &named[..]),
         ("the pool names one", &arch("In", "arm64"), "", &[]),
         ("its types are of one", family, "", &[]),
+        ("its GPUs are of one", gpu, "", &[]),
         ("the pods choose", &both, ", nodeSelector: {kubernetes.io/arch: amd64}", &[]),
         ("the pods are elsewhere", &both, ", nodeSelector: {team: two}", &[]),
     ] {

@@ -139,7 +139,7 @@ fn duplicate_node_is_ignored_with_a_warning() {
             ("warning", &*format!("node {name}"))
         );
         assert!(!plan.errored && warning.message.contains(node.name.as_str()), "{warning:?}");
-        assert!(warning.message.contains("its 1 pods are planned again"), "{warning:?}");
+        assert!(warning.message.contains("1 pod on it planned again"), "{warning:?}");
         scenario.observed.nodes.remove(name);
         scenario.observed.pods.pop();
     }

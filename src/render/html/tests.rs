@@ -161,8 +161,9 @@ fn page_has_the_limitations_of_the_plan() {
     let page = html(&plan);
     let further = "Contingency: at most 2 further nodes (c6a.large, m6a.large or cheaper), at most \
                    $0.1000/h, for pods that stay pending. Approving the plan approves it.";
-    let steered = "Steered, at $0.0000/h: the plan relies on nominated nodes. Without nominations \
-                   it costs $0.1000/h: up to 2 pods would stay pending";
+    let steered = "Steered, at $0.0000/h: the plan relies on nominated nodes. If \
+                   kube-scheduler ignored them, up to 2 pods would stay pending, and 1 more node \
+                   for $0.1000/h would hold them.";
     let exceeded = "Exceeds spec.failureDomains: one zone of";
     let markdown = crate::render::markdown(&plan, crate::render::MarkdownStyle::default());
     let views = [page, crate::render::text(&plan, &crate::render::TextStyle::default()), markdown];

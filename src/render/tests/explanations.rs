@@ -42,7 +42,7 @@ fn workload_explanation_has_counts_and_nodes() {
       +    ec2_instance.web["10"]     6     0  m5.large  eu-west-1a  6 pods have no room: web/Deployment/api x6
       !    ec2_instance.web["3"]      1     0  m5.large  eu-west-1a  annotated karpenter.sh/do-not-disrupt
       =    ec2_instance.web["0"]     13     0  m5.large  eu-west-1a  needed by 18 pods, and nothing cheaper holds them
-         not taken 14 more expensive (next is m5a.xlarge at $0.1920/h)
+         not taken for ec2_instance.web["9"], ec2_instance.web["10"]: 14 more expensive (next is m5a.xlarge at $0.1920/h)
     "#);
     insta::assert_snapshot!(explained("ml/Deployment/train"), @r"
     ml/Deployment/train  clusters/prod/apps.yaml:3

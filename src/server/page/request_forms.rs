@@ -6,6 +6,7 @@ use super::moment;
 use crate::controller::gates::MASS_REMOVAL_BREAKER;
 use crate::controller::{BlockedReason, Breaker, PublishedPlan, Status};
 use crate::model::ids::InstanceId;
+use crate::model::plural::count;
 use crate::plan::wire::ResourceChange;
 use crate::render::html_fragments::{has_changes, text};
 
@@ -110,9 +111,9 @@ fn breaker_form(breaker: &Breaker, current: Option<&PublishedPlan>) -> String {
         (removes, current, name.as_str())
     {
         field.push_str(&plan_field(current));
-        approves = format!(
-            " A reset approves this plan, as long as it removes at most {instances} instances."
-        );
+        let instances = count(instances, "instance");
+        approves =
+            format!(" A reset approves this plan, as long as it removes at most {instances}.");
     }
     format!(
         "<p class=\"dim\">Latched at {}: {}.{approves}</p>\n{}",

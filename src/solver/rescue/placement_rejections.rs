@@ -13,6 +13,7 @@ use super::super::simulation::Simulation;
 use super::super::target_fleet::NodeRef;
 use super::super::unschedulable::explain_unfit;
 use super::Rescue;
+use crate::model::code::Code;
 use crate::model::reason::Rejection;
 use crate::model::units::Resources;
 use crate::scheduler::UnfitReason;
@@ -26,11 +27,13 @@ const SIMULATION_WORK_MAX: u64 = 20_000_000;
 /// Maximum number of reasons of one workload.
 const REASONS_MAX: usize = 8;
 
-/// Returns, by group, the reasons that keep its placed pods off other nodes, with counts; empty
-/// for fleets that are too large.
+/// Returns, by original group, the reasons that keep its placed pods off the nodes without a pod of
+/// it, with counts; empty for fleets that are too large. `group_of` has the original group of each
+/// group. A node that only some variants of the pods can reach has their reason.
 pub(in super::super) fn placement_rejections(
     simulation: &Simulation,
     fleet: &VerifiedFleet,
+    group_of: &[usize],
 ) -> BTreeMap<usize, Vec<Rejection>> {
     let problem = simulation.problem;
     let nodes = problem.existing.len() + fleet.offers.len();
@@ -44,28 +47,55 @@ pub(in super::super) fn placement_rejections(
     }
     let rescue = Rescue::new(simulation, fleet);
     let state = simulation.initial_state(&fleet.layout, &fleet.offers);
-    let of_group = |group: usize| {
-        let held = fleet.placements.get(&group)?;
+    let mut variants: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (group, original) in group_of.iter().enumerate() {
+        if fleet.placements.contains_key(&group) {
+            variants.entry(*original).or_default().push(group);
+        }
+    }
+    let of_variants = |variants: &[usize]| {
+        let has_pod = |place: &NodeRef| {
+            variants.iter().any(|group| fleet.placements[group].contains_key(place))
+        };
         let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
-        let shape = &problem.groups[group].shape;
         let all = state.nodes_with_offers().zip(rescue.scheduler.nodes());
-        for ((node, place, offer), at) in
-            all.filter(|((_, place, _), _)| !held.contains_key(*place))
-        {
-            let reasons = rescue.scheduler.fits(state.classes[group], at).err();
-            let first = reasons.and_then(|reasons| reasons.into_iter().next());
-            let room = room_of(problem, place, offer);
-            let why = match first {
-                None => ("as-good", "it would hold one as well".to_owned()),
-                Some(UnfitReason::Insufficient(resource)) if shape.requests.fits(&room) => {
-                    ("full", format!("its {resource} is taken by other pods"))
-                }
-                Some(UnfitReason::TooManyPods) => {
-                    ("full", "it runs as many pods as it may".to_owned())
-                }
-                Some(reason) => explain_unfit(shape, node, &reason),
+        for ((node, place, offer), at) in all.filter(|((_, place, _), _)| !has_pod(place)) {
+            let unfit = |group: &usize| {
+                let reasons = rescue.scheduler.fits(state.classes[*group], at).err();
+                (*group, reasons.and_then(|reasons| reasons.into_iter().next()))
             };
-            *counts.entry((why.0.to_owned(), why.1)).or_insert(0) += 1;
+            let mut each = variants.iter().map(unfit);
+            let reaches = |(_, reason): &(usize, Option<UnfitReason>)| {
+                *reason != Some(UnfitReason::VolumeElsewhere)
+            };
+            let (code, detail) = match each.find(reaches) {
+                Some((group, reason)) => {
+                    let shape = &problem.groups[group].shape;
+                    match reason {
+                        None => ("as-good", "it would hold one as well".to_owned()),
+                        Some(UnfitReason::Insufficient(resource))
+                            if shape.requests.fits(&room_of(problem, place, offer)) =>
+                        {
+                            ("full", format!("its {resource} is taken by other pods"))
+                        }
+                        Some(UnfitReason::TooManyPods) => {
+                            ("full", "it runs as many pods as it may".to_owned())
+                        }
+                        Some(reason) => explain_unfit(shape, node, &reason),
+                    }
+                }
+                None => match variants {
+                    [only] => {
+                        let shape = &problem.groups[*only].shape;
+                        explain_unfit(shape, node, &UnfitReason::VolumeElsewhere)
+                    }
+                    _ => (
+                        Code::VolumeElsewhere.as_str(),
+                        "it reaches the volumes of none of the pods".to_owned(),
+                    ),
+                },
+            };
+            *counts.entry((code.to_owned(), detail)).or_insert(0) += 1;
         }
         let mut list: Vec<Rejection> = counts
             .into_iter()
@@ -73,9 +103,9 @@ pub(in super::super) fn placement_rejections(
             .collect();
         list.sort_by_key(|rejection| (Reverse(rejection.count), rejection.clone()));
         list.truncate(REASONS_MAX);
-        Some((group, list))
+        list
     };
-    (0..problem.groups.len()).filter_map(of_group).collect()
+    variants.into_iter().map(|(original, groups)| (original, of_variants(&groups))).collect()
 }
 
 /// Returns the resources of a node for pods other than DaemonSet pods.

@@ -56,6 +56,9 @@ pub(super) fn scenario(manifests: &[String]) -> Scenario {
     let read = read(&Tree { files: vec![file] }, &Fleet::default());
     assert_eq!(read.problems, [], "{manifests:#?}");
     scenario.desired.workloads = read.workloads;
+    scenario.desired.claims = read.claims;
+    scenario.desired.volumes = read.volumes;
+    scenario.desired.storage_classes = read.storage_classes;
     let mut pool = pool();
     pool.requirements = vec![
         requirement("node.kubernetes.io/instance-type", &["m5.large", "m5.xlarge"]),
@@ -294,4 +297,45 @@ fn improved_fleet_still_passes_every_order() {
     let target = scenario.solve().target;
     // On two nodes the smaller pods, if they come first, take one each.
     assert_eq!((target.launches.len(), target.unschedulable.len()), (3, 0));
+}
+
+/// Returns a StatefulSet of three pods whose volumes are in three zones.
+fn zonal_database() -> String {
+    let mut text = "---\napiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: db, namespace: \
+                    web}\nspec:\n  replicas: 3\n  serviceName: db\n  selector: {matchLabels: {app: \
+                    db}}\n  template:\n    metadata: {labels: {app: db}}\n    spec: {containers: \
+                    [{name: app, resources: {requests: {cpu: 3, memory: 1Gi}}}]}\n  \
+                    volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: \
+                    [ReadWriteOnce], storageClassName: gp3, resources: {requests: {storage: \
+                    1Gi}}}}]\n"
+        .to_owned();
+    for (ordinal, zone) in ["us-east-1a", "us-east-1b", "us-east-1c"].iter().enumerate() {
+        let spec = "accessModes: [ReadWriteOnce], storageClassName: gp3";
+        text += &format!(
+            "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: data-db-{ordinal}, \
+             namespace: web}}\nspec: {{{spec}, volumeName: pv{ordinal}, resources: {{requests: \
+             {{storage: 1Gi}}}}}}\n---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: \
+             pv{ordinal}}}\nspec: {{{spec}, capacity: {{storage: 1Gi}}, csi: {{driver: \
+             ebs.csi.aws.com, volumeHandle: v{ordinal}}}, claimRef: {{namespace: web, name: \
+             data-db-{ordinal}}}, nodeAffinity: {{required: {{nodeSelectorTerms: \
+             [{{matchExpressions: [{{key: {ZONE}, operator: In, values: [{zone}]}}]}}]}}}}}}\n"
+        );
+    }
+    text
+}
+
+#[test]
+fn pods_with_volumes_in_several_zones_are_explained_together() {
+    let large =
+        deployment("large", 2, "containers: [{name: app, resources: {requests: {cpu: 3}}}]");
+    let plan = scenario(&[zonal_database(), large]).plan();
+    let row = plan.capacity.demand.iter().find(|row| &*row.workload.name == "db");
+    let row = row.expect("the StatefulSet");
+    let zones = ["a", "b", "c"].map(|zone| {
+        format!("1 of 3 pods: claim web/data-* is bound to a volume in zone us-east-1{zone}")
+    });
+    assert_eq!(row.rules, zones);
+    // Each pod has a node of its own: only the two other nodes have none.
+    let others: u32 = row.elsewhere.iter().map(|reason| reason.count).sum();
+    assert_eq!((plan.summary.add, others), (5, 2), "{:?}", row.elsewhere);
 }

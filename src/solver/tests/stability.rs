@@ -6,7 +6,7 @@ use rand_pcg::Pcg64;
 use super::pod_rules::{deployment, scenario};
 use crate::catalog::NodeSettings;
 use crate::manifest::read;
-use crate::model::desired::{Budget, Fleet, Scale, Tree, TreeFile};
+use crate::model::desired::{Budget, Consolidation, Fleet, Scale, Tree, TreeFile};
 use crate::model::ids::NodeName;
 use crate::model::market::alternative_price_max;
 use crate::model::observed::UnreadObject;
@@ -260,6 +260,30 @@ fn plan_removes_as_many_nodes_as_pool_budgets_allow() {
         (&[("0", &["Empty"])], (0, 12)),
     ] {
         assert_eq!(emptied(budgets), expected, "{budgets:?}");
+    }
+}
+
+#[test]
+fn node_with_running_pods_names_the_rule_that_keeps_it() {
+    let budget: &[(&str, &[&str])] = &[("0", &["Underutilized"])];
+    for (written, when_empty, by, with_pods) in [
+        (budget, false, BlockReason::Budget, BlockReason::BudgetZero),
+        (&[], true, BlockReason::PolicyWhenEmpty, BlockReason::PolicyWhenEmpty),
+    ] {
+        let mut scenario = full(3, written);
+        if when_empty {
+            scenario.pool().consolidation = Consolidation::WhenEmpty;
+        }
+        // The two pods without a place in the plan still run.
+        scenario.scale(1);
+        let target = scenario.solve().target;
+        assert!(target.retires.is_empty(), "{:?}", target.retires);
+        let kept = |by: &BlockReason| {
+            let blocked = KeepReason::Blocked { by: by.clone() };
+            target.keeps.values().filter(|keep| **keep == blocked).count()
+        };
+        let all = if by == with_pods { (3, 3) } else { (2, 1) };
+        assert_eq!((kept(&by), kept(&with_pods)), all, "{:?}", target.keeps);
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::model::desired::AutoModePool;
 use crate::model::ids::Labels;
 use crate::model::pod::{Taint, TaintEffect};
+use crate::model::reason::Rejection;
 use crate::model::requirement::label;
 use crate::testing::{Scenario, requirement, workload_id};
 
@@ -28,7 +29,10 @@ fn larger_type_names_requirement_file_and_price() {
     scenario.pool().limits.resources = [("cpu".into(), 8_000)].into();
     scenario.scale(1);
     let (detail, fix) = advice(&scenario);
-    assert!(detail.contains("needs 700Gi, the largest of pool default leaves 3"), "{detail}");
+    assert!(
+        detail.contains("needs 700Gi, these nodes of pool default leave at most 3"),
+        "{detail}"
+    );
     assert!(!detail.contains("Mi"), "one unit: {detail}");
     let (change, price) = fix.split_once(": 1 ").expect("a change and a price");
     assert!(change.starts_with("add "), "{fix}");
@@ -41,6 +45,27 @@ fn larger_type_names_requirement_file_and_price() {
 }
 
 #[test]
+fn too_small_states_the_largest_of_the_nodes_that_lack_the_resource() {
+    // The limit leaves no large node, the c5 lacks memory, and the r5 lacks CPU.
+    let mut scenario = Scenario::new(&["m5.2xlarge", "c5.xlarge", "r5.large"], 3_000, 10 * 1024);
+    scenario.scale(1);
+    scenario.pool().limits.resources = [("cpu".into(), 4_000)].into();
+    let target = scenario.solve().target;
+    let [unplaced] = target.unschedulable.as_slice() else { panic!("one unschedulable group") };
+    let small = unplaced.rejections.iter().filter(|rejection| rejection.reason == "too-small");
+    for Rejection { detail, .. } in small {
+        let (needs, leaves) = detail.split_once(", ").expect("two amounts");
+        let number = |text: &str| {
+            let digits = text.trim_end_matches(char::is_alphabetic).rsplit(' ').next();
+            digits.and_then(|digits| digits.parse::<f64>().ok()).expect("an amount")
+        };
+        assert!(number(leaves) < number(needs), "{detail}");
+    }
+    let details = unplaced.rejections.iter().filter(|rejection| rejection.reason == "too-small");
+    assert_eq!(details.count(), 2, "{:?}", unplaced.rejections);
+}
+
+#[test]
 fn raised_limit_has_amount_and_price() {
     let mut scenario = Scenario::new(&["m5.xlarge"], 1000, 0);
     scenario.scale(13);
@@ -48,8 +73,8 @@ fn raised_limit_has_amount_and_price() {
     let (_, fix) = advice(&scenario);
     assert_eq!(
         fix,
-        "raise the limits of NodePool default (pool.yaml:1) by cpu 12: at least 3 m5.xlarge, \
-         $0.5760/h more"
+        "raise the limits of NodePool default (pool.yaml:1) by cpu 12: at least 3 nodes if \
+         all are m5.xlarge, $0.5760/h more"
     );
 }
 

@@ -50,9 +50,13 @@ impl UnplacedPods<'_> {
 
     /// Returns the nodes that the pods need at least, and their price.
     fn nodes_text(&self, room: &Resources, kind: &InstanceTypeName, price: MicroUsd) -> String {
-        let least = if self.pods == 1 { "" } else { "at least " };
         let (nodes, price) = (self.nodes_needed(room), self.nodes_price(room, price).rounded(4));
-        format!("{least}{nodes} {kind}, ${price}/h more")
+        match (nodes, self.pods) {
+            (1, 1) => format!("1 {kind}, ${price}/h more"),
+            (1, _) => format!("at least 1 {kind}, ${price}/h more"),
+            // Nodes of several types may need less.
+            _ => format!("at least {nodes} nodes if all are {kind}, ${price}/h more"),
+        }
     }
 }
 

@@ -126,7 +126,7 @@ fn apply_case(
     let receipt = applied.map_err(|error| error.to_string())?;
     // Pods that started before the cordon may block a removal. The next plan considers them.
     let is_deferred = |change: &ChangeOutcome| match &change.outcome {
-        Outcome::Skipped { why } => why.contains("removal skipped"),
+        Outcome::Skipped { why } => why.contains("without the nodes that it removes"),
         Outcome::Abandoned { why } => why.contains("must not be disrupted now"),
         Outcome::Done
         | Outcome::AlreadyDone
