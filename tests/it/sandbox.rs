@@ -298,7 +298,7 @@ fn node_claims_and_autoscalers_of_version_1_are_served() {
     let sandbox = Sandbox::start(tree.path());
     let claims = sandbox.kubectl_output(&["get", "nodeclaims"]);
     assert!(claims.starts_with("NAME") && claims.contains("CAPACITY"), "{claims}");
-    assert_eq!(claims.matches("general-").count(), 3, "{claims}");
+    assert_eq!(claims.lines().count(), 4, "{claims}");
     assert_eq!(claims.matches(" True ").count(), 3, "{claims}");
     let of = |path: &str| {
         let path = format!("jsonpath={{.items[0].{path}}}");
