@@ -66,9 +66,10 @@ pub(super) fn carry_out(
     plan::show(plan, view, console)?;
     if has_changes {
         ask_approval(guard, settings, console)?;
-    } else if !matches!(world, WorldChoice::Sim(_)) && !(is_recorded && cfg!(feature = "cluster")) {
-        // An embedded world also plays the delivery tools, which may have work even without node
-        // changes.
+    }
+    // An embedded world also plays the delivery tools, which may have work even without node changes.
+    let has_work = has_changes || (is_recorded && cfg!(feature = "cluster"));
+    if !has_work && !matches!(world, WorldChoice::Sim(_)) {
         return Ok(Exit::Done);
     }
     let exit = match world {
