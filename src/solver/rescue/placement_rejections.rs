@@ -16,7 +16,7 @@ use super::Rescue;
 use crate::model::code::Code;
 use crate::model::reason::Rejection;
 use crate::model::units::Resources;
-use crate::scheduler::UnfitReason;
+use crate::scheduler::{ScheduleNode, UnfitReason};
 
 /// Workloads times nodes above which explanations are skipped, to keep planning fast.
 const WORK_MAX: usize = 100_000;
@@ -84,16 +84,7 @@ pub(in super::super) fn placement_rejections(
                         Some(reason) => explain_unfit(shape, node, &reason),
                     }
                 }
-                None => match variants {
-                    [only] => {
-                        let shape = &problem.groups[*only].shape;
-                        explain_unfit(shape, node, &UnfitReason::VolumeElsewhere)
-                    }
-                    _ => (
-                        Code::VolumeElsewhere.as_str(),
-                        "it reaches the volumes of none of the pods".to_owned(),
-                    ),
-                },
+                None => explain_volumes_elsewhere(problem, variants, node),
             };
             *counts.entry((code.to_owned(), detail)).or_insert(0) += 1;
         }
@@ -106,6 +97,20 @@ pub(in super::super) fn placement_rejections(
         list
     };
     variants.into_iter().map(|(original, groups)| (original, of_variants(&groups))).collect()
+}
+
+/// Explains a node that reaches the volumes of no variant of the pods.
+fn explain_volumes_elsewhere(
+    problem: &Problem,
+    variants: &[usize],
+    node: &ScheduleNode,
+) -> (&'static str, String) {
+    if let [only] = variants {
+        let shape = &problem.groups[*only].shape;
+        return explain_unfit(shape, node, &UnfitReason::VolumeElsewhere);
+    }
+    let detail = "it reaches the volumes of none of the pods".to_owned();
+    (Code::VolumeElsewhere.as_str(), detail)
 }
 
 /// Returns the resources of a node for pods other than DaemonSet pods.

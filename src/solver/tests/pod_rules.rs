@@ -301,17 +301,17 @@ fn improved_fleet_still_passes_every_order() {
 
 /// Returns a StatefulSet of three pods whose volumes are in three zones.
 fn zonal_database() -> String {
-    let mut text = "---\napiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: db, namespace: \
+    let set = "---\napiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: db, namespace: \
                     web}\nspec:\n  replicas: 3\n  serviceName: db\n  selector: {matchLabels: {app: \
                     db}}\n  template:\n    metadata: {labels: {app: db}}\n    spec: {containers: \
                     [{name: app, resources: {requests: {cpu: 3, memory: 1Gi}}}]}\n  \
                     volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: \
                     [ReadWriteOnce], storageClassName: gp3, resources: {requests: {storage: \
-                    1Gi}}}}]\n"
-        .to_owned();
-    for (ordinal, zone) in ["us-east-1a", "us-east-1b", "us-east-1c"].iter().enumerate() {
+                    1Gi}}}}]\n";
+    let zones = ["us-east-1a", "us-east-1b", "us-east-1c"].iter().enumerate();
+    let volumes = zones.map(|(ordinal, zone)| {
         let spec = "accessModes: [ReadWriteOnce], storageClassName: gp3";
-        text += &format!(
+        format!(
             "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: data-db-{ordinal}, \
              namespace: web}}\nspec: {{{spec}, volumeName: pv{ordinal}, resources: {{requests: \
              {{storage: 1Gi}}}}}}\n---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: \
@@ -319,9 +319,9 @@ fn zonal_database() -> String {
              ebs.csi.aws.com, volumeHandle: v{ordinal}}}, claimRef: {{namespace: web, name: \
              data-db-{ordinal}}}, nodeAffinity: {{required: {{nodeSelectorTerms: \
              [{{matchExpressions: [{{key: {ZONE}, operator: In, values: [{zone}]}}]}}]}}}}}}\n"
-        );
-    }
-    text
+        )
+    });
+    [set.to_owned()].into_iter().chain(volumes).collect::<Vec<_>>().concat()
 }
 
 #[test]

@@ -77,7 +77,8 @@ fn empty_group_has_the_template_of_ec2_and_eks() {
                 groups.find(|group| group.name.as_str() == name).expect("the group")
             };
             let web = group("eks-web");
-            let types: Vec<&str> = web.types.iter().map(fleetwright::model::ids::InstanceTypeName::as_str).collect();
+            let types: Vec<&str> =
+                web.types.iter().map(fleetwright::model::ids::InstanceTypeName::as_str).collect();
             assert_eq!(types, ["m6i.xlarge"], "that of the named version");
             let stated = web.node_group.as_ref().expect("what EKS states");
             assert_eq!((stated.name.as_str(), stated.labels["team"].as_str()), ("web", "shop"));
