@@ -234,8 +234,8 @@ fn many_unchanged_and_blocked_rows_are_counted() {
         }
     }
     let text = view(&many, Verbosity::Concise);
-    assert!(text.contains("  =  12 nodes unchanged\n"), "{text}");
-    assert!(text.contains("  !  31 nodes blocked\n"), "{text}");
+    assert!(text.contains("  =  12 nodes unchanged (listed with -v)\n"), "{text}");
+    assert!(text.contains("  !  31 nodes blocked (listed with -v)\n"), "{text}");
     assert!(!text.contains("web[\"3001\"]"));
 }
 
