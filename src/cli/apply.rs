@@ -11,7 +11,7 @@ use super::world_choice::WorldChoice;
 use super::{Console, Exit, apply_embedded, approval, embedded, files, plan, planning, progress};
 use crate::model::desired::{AppliedBy, GuardSettings};
 use crate::plan::wire::Capacity;
-use crate::plan::{Plan, verify_approvals};
+use crate::plan::{Plan, expiry, verify_approvals};
 use crate::render::{self, Verbosity};
 
 /// The only answer that approves.
@@ -136,7 +136,7 @@ fn check_window(
     }
     let hint = match guard.next_opening(now) {
         None => "no window opens again; correct spec.apply.windows".to_owned(),
-        Some(next) if next < plan.capacity.expires_at => {
+        Some(next) if next < expiry(plan) => {
             format!("the next one opens {next}; apply the plan then")
         }
         Some(next) => {

@@ -147,7 +147,7 @@ pub(super) fn read_planned(
     }
     Err(CliError::text(format!("commit {commit} of the plan is not in the history of {here}"))
         .kind(Exit::Stale)
-        .hint("merge the commit and check it out, or plan again"))
+        .hint("merge the commit and check it out with its history, or plan again"))
 }
 
 /// Reads the manifests of a tree to apply a plan of it.

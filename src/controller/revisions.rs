@@ -113,11 +113,11 @@ impl Revisions {
         }
         let next = ServedRules::of(&revision);
         let timeout = rules.map_or(next.ci_timeout(&next), |before| before.ci_timeout(&next));
-        let patience = later(now, timeout);
+        let deadline = later(now, timeout);
         let Some(persisted) = persisted else { return };
         // A fixed deadline: neither frequent merges nor frequent restarts may extend the wait
         // forever.
-        let until = *persisted.ci_wait_until.get_or_insert(patience);
+        let until = *persisted.ci_wait_until.get_or_insert(deadline);
         // Where approvers sign, a merge alone is never enough.
         let signed_before = persisted.rules.as_ref().is_some_and(ServedRules::has_keys);
         let is_signed = signed_before || !revision.guard.keys.is_empty();

@@ -145,13 +145,12 @@ impl ChangeCollector<'_> {
             changes_fleet: false,
         };
         for start in schedule.times_between(self.from, self.to, TIMES_MAX) {
-            let nodes = count(&budget.nodes, "node");
-            let what = format!("at most {nodes} may be disrupted at a time from now on");
-            self.add(Some(start), change(what));
+            let text = format!("nodes disrupted at a time from now on: at most {}", budget.nodes);
+            self.add(Some(start), change(text));
         }
         for start in self.times_before(schedule, duration) {
-            let what = format!("the budget of {} ends", count(&budget.nodes, "node"));
-            self.add(start.checked_add(duration).ok(), change(what));
+            let text = format!("the budget `nodes: {}` ends", budget.nodes);
+            self.add(start.checked_add(duration).ok(), change(text));
         }
     }
 }

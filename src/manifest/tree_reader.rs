@@ -170,23 +170,29 @@ struct TreeReader<'a> {
     into: Collector,
 }
 
-/// Reason that a template with workloads is unresolved. Delivery tools refuse it, so what it declared
-/// before keeps running.
+/// Reason that a template is unresolved. Delivery tools refuse it, so what it declared before keeps
+/// running.
 const TEMPLATE_REASON: &str = "it is a template, which no delivery tool applies as it is; render it, \
                                or name the paths to read under `spec.sources` in fleetwright.yaml";
 
-/// Kinds of standing workloads.
-const TEMPLATE_KINDS: [WorkloadKind; 4] = [
-    WorkloadKind::Deployment,
-    WorkloadKind::StatefulSet,
-    WorkloadKind::DaemonSet,
-    WorkloadKind::CronJob,
+/// Kinds of standing workloads and of pools.
+const TEMPLATE_KINDS: [&str; 8] = [
+    "AWSNodeTemplate",
+    "CronJob",
+    "DaemonSet",
+    "Deployment",
+    "EC2NodeClass",
+    "NodePool",
+    "Provisioner",
+    "StatefulSet",
 ];
 
-/// Returns whether a file that cannot be parsed seems to declare a workload.
-fn declares_workload(text: &str) -> bool {
+/// Returns whether a file that cannot be parsed seems to declare a workload or a pool.
+fn declares_capacity(text: &str) -> bool {
     let kinds = text.lines().filter_map(|line| line.strip_prefix("kind:"));
-    kinds.map(str::trim).any(|kind| TEMPLATE_KINDS.iter().any(|known| known.as_str() == kind))
+    let kinds = kinds.map(|kind| kind.split('#').next().unwrap_or_default());
+    let kinds = kinds.map(|kind| kind.trim().trim_matches(['"', '\'']));
+    kinds.into_iter().any(|kind| TEMPLATE_KINDS.contains(&kind))
 }
 
 /// First bytes of a file that git-crypt encrypted.
@@ -236,7 +242,7 @@ impl TreeReader<'_> {
     fn read_documents(&mut self, manifest: ManifestText<'_>, text: &str, loaded: YamlStream<'_>) {
         if let Some(mut fault) = loaded.fault {
             if manifest.origins.is_none() && text.contains("{{") {
-                if declares_workload(text) {
+                if declares_capacity(text) {
                     let object = format!("template {}", manifest.file.path);
                     let origin = Origin { file: manifest.file.path.clone(), line: fault.line };
                     self.into.add_unresolved(origin, object, TEMPLATE_REASON);

@@ -189,7 +189,8 @@ impl<'a> Passes<'a> {
     /// Returns the highest price of the cheapest node that holds a pod which is left over. No plan
     /// places that pod for less if it has to launch a node.
     fn dearest_needed_node(&self, fleet: &VerifiedFleet) -> MicroUsd {
-        let needed = fleet.unplaced.keys().filter_map(|group| {
+        let needed = fleet.unplaced.iter().filter(|(_, pods)| **pods > 0);
+        let needed = needed.filter_map(|(group, _)| {
             let shape = &self.demand.groups[*group].shape;
             let offers = self.offers.iter().zip(self.admission.of_group(*group));
             let holding = offers

@@ -445,11 +445,14 @@ impl Simulation<'_> {
             }
             let daemons =
                 super::offer::daemon_requests(self.problem.daemons, &node.labels, &node.taints);
+            // Static pods are bound without requests, and each of them takes one place for a pod.
+            let mut allocatable = node.room.plus(&daemons);
+            allocatable.pods += i64::try_from(node.static_pods.len()).unwrap_or(i64::MAX);
             nodes.push(ScheduleNode {
                 name: node.name.clone(),
                 labels: node.labels.clone(),
                 taints: node.taints.clone(),
-                allocatable: node.room.plus(&daemons),
+                allocatable,
                 unschedulable: !node.schedulable,
             });
             node_refs.push(NodeRef::Existing(node.name.clone()));

@@ -1,9 +1,9 @@
 //! The topology domains in which a spread needs nodes.
 //!
 //! kube-scheduler counts only domains with nodes, so it accepts a spread over zones in a fleet of one
-//! zone. Nobody asks for a spread with that intent, and Karpenter counts every zone that it may launch
-//! in. The topology assignment does the same. A fleet is therefore accepted only if each assigned
-//! domain has a node for its arriving pods.
+//! zone. That is not the intent of a spread over zones. Karpenter counts every zone that it may launch
+//! in, and so does the topology assignment. A fleet that leaves no pod over is accepted only if each
+//! assigned domain has a node for its arriving pods.
 
 use super::layout::Layout;
 use super::packing_model::PackingModel;

@@ -34,9 +34,13 @@ pub(super) struct GroupTemplate {
     has_launch_template: bool,
 }
 
-/// Returns the launch template of a group.
+/// Returns the launch template of a group. Attributes of an override replace its instance type.
 pub(super) fn launch_template(group: &AutoScalingGroup) -> Option<LaunchTemplateSpecification> {
     let mixed = group.mixed_instances_policy().and_then(|policy| policy.launch_template());
+    let overrides = mixed.map(|template| template.overrides()).unwrap_or_default();
+    if overrides.iter().any(|found| found.instance_requirements().is_some()) {
+        return None;
+    }
     let of_policy = mixed.and_then(|template| template.launch_template_specification());
     group.launch_template().or(of_policy).cloned()
 }
@@ -93,8 +97,10 @@ impl Aws {
                 Err(error) => template.unread = Some(error.to_string()),
             }
         }
-        let mut cached = self.cached_templates.lock().unwrap_or_else(PoisonError::into_inner);
-        cached.insert(group.name.clone(), (started, template.clone()));
+        if template.unread.is_none() {
+            let mut cached = self.cached_templates.lock().unwrap_or_else(PoisonError::into_inner);
+            cached.insert(group.name.clone(), (started, template.clone()));
+        }
         template
     }
 

@@ -10,6 +10,10 @@ use super::tree_limits::TreeLimits;
 use super::{GitErrorKind, RepositoryTree, TreeBase, UnreadDirectory, UnreadReason, skipped};
 use crate::model::desired::{Skipped, Tree, TreeFile};
 
+/// Extensions of files that are no manifests. The name of a directory may have a dot too.
+const FILE_EXTENSIONS: [&str; 14] =
+    ["gif", "go", "html", "jpg", "js", "lock", "md", "pdf", "png", "py", "sh", "svg", "tf", "txt"];
+
 pub(super) struct FileCollector {
     limits: TreeLimits,
     entries: u64,
@@ -46,11 +50,10 @@ impl FileCollector {
         self.add_unread_directory(path, UnreadReason::Submodule);
     }
 
-    /// Records a link that cannot be resolved. Names of files have an extension as a rule, and names of
-    /// directories have none.
+    /// Records a link that cannot be resolved, unless its name is that of a file which is no manifest.
     pub(super) fn add_broken_link(&mut self, path: &str) {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        if !name.contains('.') {
+        let extension = std::path::Path::new(path).extension().and_then(|found| found.to_str());
+        if !extension.is_some_and(|found| FILE_EXTENSIONS.contains(&found)) {
             self.add_unread_directory(path, UnreadReason::Link);
         }
     }

@@ -29,11 +29,11 @@ pub struct TextFile {
 
 /// Returns the files below `directory` whose names end with one of `ends`, sorted by path.
 ///
-/// A symbolic link is an error, because its file would be missing without a word. With a revision, the files are read from that commit. With `root`, a
+/// A symbolic link is an error, because it is not followed. With a revision, the files are read from that commit. With `root`, a
 /// directory outside it is refused, even if a link leads there.
 ///
 /// # Errors
-/// Returns an error if the directory is missing or outside the root, a file is not text or a link, or a
+/// Returns an error if the directory is missing or outside the root, a file is a link or is not text, or a
 /// limit is exceeded.
 pub fn read_text_files(
     directory: &Path,
@@ -159,6 +159,9 @@ impl TextFileReader<'_> {
             if is_unsafe_name(entry.name_bytes()) {
                 unsafe_name = Some(entry.name_bytes().escape_ascii().to_string());
                 return TreeWalkResult::Abort;
+            }
+            if entry.kind() == Some(ObjectType::Tree) && name.starts_with('.') {
+                return TreeWalkResult::Skip;
             }
             if entry.filemode() == LINK {
                 link = Some(format!("{path}{name}"));

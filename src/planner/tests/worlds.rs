@@ -438,6 +438,17 @@ fn host_port_of_a_static_pod_is_taken() {
     assert_eq!((changes(&plan).0, plan.capacity.pods.unschedulable), (1, 0));
 }
 
+/// A static pod takes one of the places for pods, and not two.
+#[test]
+fn static_pod_takes_one_place_of_its_node() {
+    let mut scenario = running(&["m5.large"], 1, template(100, 10));
+    run_static_pod(&mut scenario, template(10, 10));
+    let pods = scenario.observed.pods.len() + 1;
+    scenario.node().allocatable.pods = i64::try_from(pods).expect("few pods");
+    scenario.scale(2);
+    assert_eq!(changes(&scenario.plan()), (0, 0));
+}
+
 #[test]
 fn anti_affinity_of_a_static_pod_binds_alternatives_to_their_zone() {
     let mut scenario = running(&["m5.large", "m6i.large"], 1, template(500, 100));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::pod_rules::{deployment, scenario};
+use super::pod_rules::{deployment, scenario, zonal_database};
 use crate::model::desired::WorstCase;
 use crate::model::ids::NodeName;
 use crate::model::units::MicroUsd;
@@ -181,6 +181,15 @@ fn launch_without_pods(scenario: &mut Scenario, solution: &Solution) -> Vec<Node
         }
     }
     nodes
+}
+
+#[test]
+fn planned_pods_with_zonal_volumes_keep_their_own_zones() {
+    let mut scenario = scenario(&[zonal_database()]);
+    let first = scenario.solve();
+    launch_without_pods(&mut scenario, &first);
+    let second = scenario.solve().target;
+    assert!(second.launches.is_empty() && second.unschedulable.is_empty(), "{second:?}");
 }
 
 /// Without the last plan, a pod of the spread would go to a third zone.

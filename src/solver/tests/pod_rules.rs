@@ -299,12 +299,15 @@ fn improved_fleet_still_passes_every_order() {
     assert_eq!((target.launches.len(), target.unschedulable.len()), (3, 0));
 }
 
-/// Returns a StatefulSet of three pods whose volumes are in three zones.
-fn zonal_database() -> String {
+/// Returns a StatefulSet of three pods that spread over zones. Their volumes are in three zones.
+pub(super) fn zonal_database() -> String {
+    let rule = "topologySpreadConstraints: [{topologyKey: topology.kubernetes.io/zone, \
+                whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: db}}, \
+                maxSkew: 1}]";
     let set = "---\napiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: db, namespace: \
                     web}\nspec:\n  replicas: 3\n  serviceName: db\n  selector: {matchLabels: {app: \
                     db}}\n  template:\n    metadata: {labels: {app: db}}\n    spec: {containers: \
-                    [{name: app, resources: {requests: {cpu: 3, memory: 1Gi}}}]}\n  \
+                    [{name: app, resources: {requests: {cpu: 3, memory: 1Gi}}}], RULE}\n  \
                     volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: \
                     [ReadWriteOnce], storageClassName: gp3, resources: {requests: {storage: \
                     1Gi}}}}]\n";
@@ -321,7 +324,7 @@ fn zonal_database() -> String {
              [{{matchExpressions: [{{key: {ZONE}, operator: In, values: [{zone}]}}]}}]}}}}}}\n"
         )
     });
-    [set.to_owned()].into_iter().chain(volumes).collect::<Vec<_>>().concat()
+    [set.replace("RULE", rule)].into_iter().chain(volumes).collect::<Vec<_>>().concat()
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub(super) struct DomainAssigner<'a> {
     /// For each key, the offers that admit pods with the same admission key.
     offered: BTreeMap<LabelKey, BTreeMap<AdmissionKey<'a>, OffersByDomain>>,
     slices: BTreeMap<usize, Vec<DomainSlice>>,
+    /// For each group, the pods that the last plan places and that do not run yet, by existing node.
+    awaited: Vec<BTreeMap<usize, u32>>,
 }
 
 impl<'a> DomainAssigner<'a> {
@@ -60,7 +62,9 @@ impl<'a> DomainAssigner<'a> {
         }
         let domain_counts = DomainCounts::new(input.groups.len(), terms);
         let (offered, slices) = (BTreeMap::new(), BTreeMap::new());
-        let mut domains = Self { input, terms, own, repelled_by, domain_counts, offered, slices };
+        let awaited = awaited_pods(input);
+        let mut domains =
+            Self { input, terms, own, repelled_by, domain_counts, offered, slices, awaited };
         domains.count_running();
         domains
     }
@@ -103,29 +107,25 @@ impl<'a> DomainAssigner<'a> {
     /// Returns the planned pods of a group that run on nodes within `scope`, by domain. Pods that do
     /// not run yet, and that the last plan places on these nodes, count as running.
     fn running(&self, group: usize, key: &LabelKey, scope: &Requirements) -> PodsByDomain {
+        let awaited = &self.awaited[group];
         let group = &self.input.groups[group];
         let mut left = group.counts.planned;
         let mut counts = PodsByDomain::new();
-        let on = |node: &ExistingNode| group.running.get(&node.name).copied().unwrap_or(0);
-        let nodes = self.input.existing.iter().filter(|node| scope.matches_labels(&node.labels));
-        let nodes = nodes.filter_map(|node| Some((node, node.labels.get(key)?)));
-        let nodes: Vec<(&ExistingNode, &LabelValue)> = nodes.collect();
-        let mut add = |domain: &LabelValue, pods: u32| {
+        let mut add = |node: &ExistingNode, pods: u32| {
+            let domain = node.labels.get(key).filter(|_| scope.matches_labels(&node.labels));
             let here = pods.min(left);
-            if here > 0 {
+            if let Some(domain) = domain.filter(|_| here > 0) {
                 left -= here;
                 *counts.entry(domain.clone()).or_insert(0) += here;
             }
         };
         if !group.running.is_empty() {
-            for (node, domain) in &nodes {
-                add(domain, on(node));
+            for node in self.input.existing {
+                add(node, group.running.get(&node.name).copied().unwrap_or(0));
             }
         }
-        let workload = workload_key(&group.workload);
-        for (node, domain) in nodes.iter().filter(|(node, _)| !node.planned_pods.is_empty()) {
-            let planned = node.planned_pods.get(&workload).copied().unwrap_or(0);
-            add(domain, planned.saturating_sub(on(node)));
+        for (node, pods) in awaited {
+            add(&self.input.existing[*node], *pods);
         }
         counts
     }
@@ -393,6 +393,43 @@ impl<'a> DomainAssigner<'a> {
         });
         spread.collect()
     }
+}
+
+/// Returns, for each group, the pods that the last plan places and that do not run yet, by existing
+/// node. Groups of one workload share its pods, each on the nodes that admit it.
+fn awaited_pods(input: TopologyInput) -> Vec<BTreeMap<usize, u32>> {
+    let TopologyInput { groups, existing, .. } = input;
+    let mut awaited = vec![BTreeMap::new(); groups.len()];
+    if existing.iter().all(|node| node.planned_pods.is_empty()) {
+        return awaited;
+    }
+    let mut of_workload: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, group) in groups.iter().enumerate() {
+        of_workload.entry(workload_key(&group.workload)).or_default().push(index);
+    }
+    let pending = groups.iter().map(|group| {
+        let running: u32 = group.running.values().sum();
+        group.counts.planned.saturating_sub(running)
+    });
+    let mut pending: Vec<u32> = pending.collect();
+    for (index, node) in existing.iter().enumerate() {
+        for (workload, planned) in &node.planned_pods {
+            let Some(of_workload) = of_workload.get(workload) else { continue };
+            let on = |group: &usize| groups[*group].running.get(&node.name).copied().unwrap_or(0);
+            let running: u32 = of_workload.iter().map(on).sum();
+            let mut left = planned.saturating_sub(running);
+            for group in of_workload {
+                let shape = &groups[*group].shape;
+                let count = left.min(pending[*group]);
+                if count > 0 && admits(shape, &node.labels, &node.taints) {
+                    left -= count;
+                    pending[*group] -= count;
+                    awaited[*group].insert(index, count);
+                }
+            }
+        }
+    }
+    awaited
 }
 
 /// One group and one topology key.
