@@ -445,7 +445,7 @@ fn static_pod_takes_one_place_of_its_node() {
     run_static_pod(&mut scenario, template(10, 10));
     let pods = scenario.observed.pods.len() + 1;
     scenario.node().allocatable.pods = i64::try_from(pods).expect("few pods");
-    scenario.scale(2);
+    scenario.deploy("b", 1, template(100, 10));
     assert_eq!(changes(&scenario.plan()), (0, 0));
 }
 
