@@ -4,7 +4,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use aws_sdk_autoscaling::types::{AutoScalingGroup, LaunchTemplateSpecification};
+use aws_sdk_autoscaling::types::{AutoScalingGroup, LaunchTemplate, LaunchTemplateSpecification};
 use aws_sdk_eks::types::{CapacityTypes, Nodegroup};
 use tokio::time::Instant;
 
@@ -37,7 +37,7 @@ pub(super) struct GroupTemplate {
 /// Returns the launch template of a group. Attributes of an override replace its instance type.
 pub(super) fn launch_template(group: &AutoScalingGroup) -> Option<LaunchTemplateSpecification> {
     let mixed = group.mixed_instances_policy().and_then(|policy| policy.launch_template());
-    let overrides = mixed.map(|template| template.overrides()).unwrap_or_default();
+    let overrides = mixed.map(LaunchTemplate::overrides).unwrap_or_default();
     if overrides.iter().any(|found| found.instance_requirements().is_some()) {
         return None;
     }
