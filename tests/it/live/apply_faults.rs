@@ -252,13 +252,16 @@ fn instance_reclaimed_during_boot_is_relaunched() {
 
 #[test]
 fn clock_skew_neither_relaunches_nor_terminates() {
-    // A plan with removals is valid for 30 minutes. By the clock that is ahead, it has expired.
+    // A plan with removals is valid for 30 minutes. By the clock that is ahead, it has expired, and by
+    // the clock that is behind, it is for a later time.
     let fixture = ApplyFixture::new();
     runtime().block_on(async {
         let refused = fixture.apply(SignedDuration::from_hours(1)).await;
         assert!(matches!(refused, Err(ApplyError::Expired { .. })), "{refused:?}");
+        let refused = fixture.apply(SignedDuration::from_hours(-1)).await;
+        assert!(matches!(refused, Err(ApplyError::Future { .. })), "{refused:?}");
         assert!(fixture.launched().await.is_empty(), "nothing was written");
-        let receipt = fixture.apply(SignedDuration::from_hours(-1)).await.expect("not refused");
+        let receipt = fixture.apply(SignedDuration::from_mins(-1)).await.expect("not refused");
         assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:?}");
         fixture.check().await;
     });
