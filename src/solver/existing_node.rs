@@ -230,12 +230,10 @@ impl ExistingNodeBuilder<'_> {
         if let Some(instance) = ours.filter(|_| is_young) {
             self.add_expected_devices(&mut usable, node, instance, pool.as_ref());
         }
-        let disposition = match ours {
-            Some(instance) => self.disposition(node, instance, pool.as_ref()),
-            None => match (member, pool.as_ref()) {
-                (Some(instance), Some(pool)) => self.member_disposition(node, instance, pool),
-                (_, _) => NodeDisposition::Keep(foreign_reason(untagged)),
-            },
+        let disposition = match (ours, member, pool.as_ref()) {
+            (Some(instance), _, pool) => self.disposition(node, instance, pool),
+            (None, Some(instance), Some(pool)) => self.member_disposition(node, instance, pool),
+            (None, _, _) => NodeDisposition::Keep(foreign_reason(untagged)),
         };
         let NodeDrift { due, fields: differences } =
             ours.map(|instance| self.drift(node, instance, pool.as_ref())).unwrap_or_default();

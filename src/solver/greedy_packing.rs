@@ -139,7 +139,7 @@ impl WeightTier<'_> {
         self.work.set(self.work.get().saturating_add(rules).saturating_add(1));
     }
 
-    /// Returns those offer classes of which the limits allow another node.
+    /// Returns the offer classes for which the limits allow another node.
     fn allowed<'c>(&'c self, candidates: &'c [usize]) -> impl Iterator<Item = usize> + 'c {
         candidates.iter().copied().filter(|class| self.limits.allows(*class))
     }

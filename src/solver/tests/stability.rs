@@ -274,7 +274,7 @@ fn node_with_running_pods_names_the_rule_that_keeps_it() {
         if when_empty {
             scenario.pool().consolidation = Consolidation::WhenEmpty;
         }
-        // The two pods without a place in the plan still run.
+        // The two unschedulable pods of the plan still run.
         scenario.scale(1);
         let target = scenario.solve().target;
         assert!(target.retires.is_empty(), "{:?}", target.retires);

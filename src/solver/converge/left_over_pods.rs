@@ -1,0 +1,112 @@
+//! Fleets for pods that are left over after all passes, because some order of arrival leaves no room
+//! for them. Without them, the next plan would add their nodes.
+
+use super::super::idle_removal::IdleRemoval;
+use super::super::problem::{FleetChecks, VerifiedFleet};
+use super::super::scheduling_runs::CoveredOrders;
+use super::super::simulation::Simulation;
+use super::super::spot_diversity::SpotDiversity;
+use super::super::strategy::{SolvedFleet, Strategy};
+use super::{ConvergedFleet, PASSES_MAX, Passes};
+use crate::model::units::MicroUsd;
+
+/// Maximum price of an unsteered fleet with nodes for left-over pods, in percent of the price
+/// without, unless one node alone costs more. The next plan knows where the pods run, and often finds
+/// much cheaper nodes for the rest.
+const LEFT_OVER_PRICE_PERCENT: i64 = 150;
+
+impl Passes<'_> {
+    /// Adds nodes for pods that are left over once all other pods run, as the next plan would.
+    pub(super) fn place_after_others(&self, converged: &mut ConvergedFleet) {
+        let passes = self.with_checks(converged.checks);
+        let problem = passes.problem(&self.demand.groups, self.existing, &converged.model);
+        let unplaced = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
+        let outcome = &mut converged.outcome;
+        let price = outcome.fleet.layout.price;
+        let share_max = MicroUsd(price.0.saturating_mul(LEFT_OVER_PRICE_PERCENT) / 100);
+        let with_one_node = price + self.dearest_needed_node(&outcome.fleet);
+        let price_max = Some(share_max.max(with_one_node))
+            .filter(|_| !self.input.settings.steer && price > MicroUsd::ZERO);
+        let mut is_changed = false;
+        for _ in 0..PASSES_MAX {
+            if !problem.has_searchable_left_over(&outcome.fleet) {
+                break;
+            }
+            let groups = self.groups_after(&outcome.fleet);
+            let existing = self.fleet_after(&outcome.fleet);
+            let next = self.model(&groups, &existing);
+            let later = passes.pass(&groups, &existing, &next);
+            let is_too_expensive = price_max.is_some_and(|max| later.fleet.layout.price > max);
+            if unplaced(&later.fleet) >= unplaced(&outcome.fleet) || is_too_expensive {
+                break;
+            }
+            outcome.fleet = passes.translate(&converged.model, &outcome.fleet, &later.fleet);
+            is_changed = true;
+        }
+        if is_changed {
+            outcome.is_partly_covered = true;
+            outcome.drop_removed_nodes(self.existing);
+            let current = SolvedFleet::new(outcome.fleet.clone());
+            let simulation = &mut Simulation::new(&problem);
+            let current = IdleRemoval.improve(simulation, current);
+            outcome.fleet = SpotDiversity.improve(simulation, current).fleet;
+        }
+    }
+
+    /// Returns the highest price of the cheapest node that holds a pod which is left over. No plan
+    /// places that pod for less if it has to launch a node.
+    fn dearest_needed_node(&self, fleet: &VerifiedFleet) -> MicroUsd {
+        let needed = fleet.unplaced.iter().filter(|(_, pods)| **pods > 0);
+        let needed = needed.filter_map(|(group, _)| {
+            let shape = &self.demand.groups[*group].shape;
+            let offers = self.offers.iter().zip(self.admission.of_group(*group));
+            let holding = offers
+                .filter(|(offer, admitted)| **admitted && shape.requests.fits(&offer.room))
+                .map(|(offer, _)| offer.node.price);
+            holding.min()
+        });
+        needed.max().unwrap_or_default()
+    }
+
+    /// Replaces a fleet that leaves pods over by one that places more of them in fewer orders of
+    /// arrival. Otherwise the next plan would add their nodes.
+    pub(super) fn place_left_over(&self, converged: &mut ConvergedFleet, orders: CoveredOrders) {
+        let problem = self.problem(&self.demand.groups, self.existing, &converged.model);
+        if !problem.has_searchable_left_over(&converged.outcome.fleet) {
+            return;
+        }
+        let with_events = converged.checks.with_events;
+        let checks = FleetChecks { with_events, orders, ignores_nominations: true, ..self.checks };
+        let unsteered = self.with_checks(checks).run_passes(&converged.model);
+        // With nominations, the same pods need fewer nodes.
+        let steered = self
+            .with_checks(FleetChecks { with_events, ..self.checks })
+            .further_passes(&converged.model, unsteered);
+        let unplaced =
+            |outcome: &SolvedFleet| outcome.fleet.unplaced_by_priority(&self.demand.groups);
+        if unplaced(&steered) < unplaced(&converged.outcome) {
+            (converged.outcome, converged.checks.orders) = (steered, orders);
+        }
+    }
+
+    /// Replaces a fleet in which unschedulable pods could take the room of planned pods by one with
+    /// room for both, if there is one.
+    pub(super) fn make_room_for_unschedulable(&self, converged: &mut ConvergedFleet) {
+        let checks = FleetChecks { unschedulable_pods_arrive: true, ..converged.checks };
+        let passes = self.with_checks(checks);
+        let problem = passes.problem(&self.demand.groups, self.existing, &converged.model);
+        let fleet = &converged.outcome.fleet;
+        if !problem.has_searchable_left_over(fleet)
+            || !Simulation::new(&problem).is_displacing(fleet)
+        {
+            return;
+        }
+        let roomier = passes.run_passes(&converged.model);
+        let unplaced = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
+        let holds = unplaced(&roomier.fleet) <= unplaced(fleet)
+            && !Simulation::new(&problem).is_displacing(&roomier.fleet);
+        if holds {
+            converged.outcome = roomier;
+        }
+    }
+}
