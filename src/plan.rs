@@ -54,7 +54,7 @@ pub use drift::{drift, has_drift, manual_changes};
 pub use identity::{
     PlanSource, change_id, client_token, has_complete_identity, plan_id, set_identity, totals,
 };
-pub use planned_pods::{planned_pods, planned_pods_at};
+pub use planned_pods::{planned_pods, planned_pods_at, planned_pods_on};
 pub use revalidation::RevalidatedPlan;
 pub use saved::{PLAN_BYTES_MAX, ReadPlanError, ReadPlanErrorKind, read_plan};
 pub use schema::plan_schema;

@@ -103,12 +103,17 @@ struct ExistingPods {
 impl ExistingPods {
     fn of(observed: &Observed) -> Self {
         let (mut counts, mut pending) = (BTreeMap::new(), BTreeSet::new());
-        for pod in observed.pods.iter().filter(|pod| pod.is_active() && !pod.is_node_bound()) {
-            let workload = workload_key(&pod.workload());
-            if is_pending(pod) {
+        for (workload, pods) in observed.pod_runs() {
+            let pods = pods.iter().filter(|pod| pod.is_active() && !pod.is_node_bound());
+            let count = u32::try_from(pods.clone().count()).unwrap_or(u32::MAX);
+            if count == 0 {
+                continue;
+            }
+            let workload = workload_key(&workload);
+            if pods.clone().any(|pod| is_pending(pod)) {
                 pending.insert(workload.clone());
             }
-            *counts.entry(workload).or_insert(0) += 1;
+            *counts.entry(workload).or_insert(0) += count;
         }
         Self { counts, pending }
     }

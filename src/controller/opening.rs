@@ -21,11 +21,11 @@ use super::planning_snapshot::{EC2_VISIBILITY_MAX, is_pending};
 use super::state::ControllerState;
 use crate::apply::ports::PortError;
 use crate::model::desired::ControllerSettings;
-use crate::model::ids::{NodeName, PoolName, Uid, WorkloadKind};
+use crate::model::ids::{InstanceId, NodeName, PoolName, Uid, WorkloadKind};
 use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, PlannedPods, tag};
 use crate::model::requirement::key;
 use crate::plan::wire::workload_key;
-use crate::plan::{Plan, planned_pods};
+use crate::plan::{Plan, planned_pods_on};
 
 /// Longest time for which pending pods wait for further nodes of a batch, once one is Ready.
 const PODS_WAIT_MAX: SignedDuration = SignedDuration::from_secs(20);
@@ -112,6 +112,13 @@ impl NodeOpening {
     /// Returns true while closed Ready nodes wait or are being opened.
     pub(super) fn has_closed_nodes(&self) -> bool {
         !self.waiting.is_empty() || !self.in_progress.is_empty()
+    }
+
+    /// Forgets the waiting times of nodes that are not being opened. If an opening fails, its nodes
+    /// are due at once.
+    fn forget_opened(&mut self) {
+        let in_progress = &self.in_progress;
+        self.waiting.retain(|uid, _| in_progress.contains(uid));
     }
 
     /// Returns until when kube-scheduler may place pods on nodes that wait for them or were opened.
@@ -208,13 +215,22 @@ impl ControllerState {
         }
         self.opening.pending = pending;
         self.opening.opened_at.retain(|_, at| now < later(*at, EC2_VISIBILITY_MAX));
+        // A later batch may need the pods of the batch that is being opened.
+        self.opening.is_serial = self.steers();
+        let closed: Vec<&Node> =
+            world.nodes.values().filter(|node| self.is_to_open(node)).collect();
+        if closed.is_empty() {
+            self.opening.forget_opened();
+            return;
+        }
         // Without EC2, it is unknown whether further instances are starting.
         let is_settled = world.is_complete() && !self.applies.is_launching();
         let plan = self.planning.current.as_ref().map(|current| current.plan.clone());
-        let latest = plan.as_deref().map(planned_pods).unwrap_or_default();
-        let batches = self.batches(&world, plan.as_deref());
-        // A later batch may need the pods of the batch that is being opened.
-        self.opening.is_serial = self.steers();
+        let instances: BTreeSet<&InstanceId> =
+            closed.iter().filter_map(|node| node.instance.as_ref()).collect();
+        let latest = plan.as_deref().map(|plan| planned_pods_on(plan, |id| instances.contains(id)));
+        let latest = latest.unwrap_or_default();
+        let batches = self.batches(&world, &closed, plan.as_deref());
         let is_free = !self.opening.is_serial || self.opening.in_progress.is_empty();
         let may_try = is_free && self.opening.retry_at.is_none_or(|at| at <= now);
         let mut still_waiting = BTreeMap::new();
@@ -254,13 +270,15 @@ impl ControllerState {
             // Batches that are due together may compete for pods.
             effects.push(Effect::OpenNodes { nominations: due.nominations, nodes: due.nodes });
         }
-        // If their opening fails, they are due at once.
-        for (uid, node) in &self.opening.waiting {
-            if self.opening.in_progress.contains(uid) {
-                still_waiting.insert(uid.clone(), *node);
-            }
-        }
-        self.opening.waiting = still_waiting;
+        self.opening.forget_opened();
+        self.opening.waiting.extend(still_waiting);
+    }
+
+    /// Returns true if the node is closed, and neither opened yet nor being opened.
+    fn is_to_open(&self, node: &Node) -> bool {
+        is_closed_by_us(node)
+            && !self.opening.in_progress.contains(&node.uid)
+            && !self.opening.opened_at.contains_key(&node.uid)
     }
 
     /// Returns the workloads of planned pods that may still be placed on launched nodes. Until then,
@@ -358,8 +376,13 @@ impl ControllerState {
         self.planning.planned_pods.get(instance).or_else(|| latest.get(instance))
     }
 
-    /// Returns the batches: pools that share a workload open together.
-    fn batches<'w>(&self, world: &'w Observed, plan: Option<&Plan>) -> Vec<Batch<'w>> {
+    /// Returns the batches of closed nodes: pools that share a workload open together.
+    fn batches<'w>(
+        &self,
+        world: &'w Observed,
+        closed: &[&'w Node],
+        plan: Option<&Plan>,
+    ) -> Vec<Batch<'w>> {
         let mut by_pool: BTreeMap<PoolName, Batch<'w>> = BTreeMap::new();
         let mut batch_of = |pool: PoolName, node: Option<&'w Node>| {
             let batch = by_pool.entry(pool).or_default();
@@ -369,11 +392,7 @@ impl ControllerState {
             }
             batch.joining.extend(node.filter(|node| !node.ready));
         };
-        let is_handled = |node: &Node| {
-            self.opening.in_progress.contains(&node.uid)
-                || self.opening.opened_at.contains_key(&node.uid)
-        };
-        for node in world.nodes.values().filter(|node| is_closed_by_us(node) && !is_handled(node)) {
+        for &node in closed {
             batch_of(pool_of(node, world), Some(node));
         }
         let joined = world.nodes_by_instance();
@@ -471,11 +490,12 @@ fn batch_pods(
 ) -> BatchPods {
     let mut active: BTreeMap<String, u32> = BTreeMap::new();
     let mut are_pending = false;
-    for pod in world.pods.iter().filter(|pod| pod.is_active()) {
-        let key = workload_key(&pod.workload());
+    for (workload, pods) in world.pod_runs() {
+        let key = workload_key(&workload);
         if planned.by_workload.contains_key(&key) {
-            are_pending |= pod.node.is_none();
-            *active.entry(key).or_insert(0) += 1;
+            let pods = pods.iter().filter(|pod| pod.is_active());
+            are_pending |= pods.clone().any(|pod| pod.node.is_none());
+            *active.entry(key).or_insert(0) += u32::try_from(pods.count()).unwrap_or(u32::MAX);
         }
     }
     // A capacity buffer has no pods.

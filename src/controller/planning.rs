@@ -19,7 +19,7 @@ use crate::model::ids::{Address, Digest, InstanceId};
 use crate::model::observed::{Node, NodeClassField, Observed, PlannedPods};
 use crate::model::reason::{BlockReason, KeepReason};
 use crate::plan::wire::{Action, ExplainRow, Reason, ResourceChange, workload_key};
-use crate::plan::{Plan, planned_pods, unmanaged_instances};
+use crate::plan::{Plan, planned_pods_on, unmanaged_instances};
 
 /// Minimum age of a plan that is recorded as superseded. Plans of a busy cluster change every
 /// second, and each record costs two more writes.
@@ -147,8 +147,7 @@ impl PlanningState {
 
     /// Takes over the planned pods of launched instances from a new plan. If it only distributes the
     /// same pods in another way, the nodes keep theirs: pods may be nominated already.
-    fn update_planned_pods(&mut self, mut latest: PlannedPods, is_opening: bool) {
-        latest.retain(|instance, _| self.planned_pods.contains_key(instance));
+    fn update_planned_pods(&mut self, latest: PlannedPods, is_opening: bool) {
         let is_same = || pods_by_workload(&latest) == pods_by_workload(&self.planned_pods);
         if is_opening && is_same() {
             return;
@@ -310,7 +309,9 @@ impl ControllerState {
         let world = self.observation.latest.as_ref();
         let is_opening =
             self.steers() && world.is_some_and(|world| world.nodes.values().any(Node::is_closed));
-        self.planning.update_planned_pods(planned_pods(plan), is_opening);
+        let latest =
+            planned_pods_on(plan, |instance| self.planning.planned_pods.contains_key(instance));
+        self.planning.update_planned_pods(latest, is_opening);
         self.planning.lower_launched_demand(plan);
         // A plan with errors withdraws no removal.
         if !plan.errored {

@@ -33,14 +33,19 @@ impl<'a> LivePods<'a> {
     pub(super) fn new(observed: &'a Observed, context: &'a ShapeContext<'a>) -> Self {
         let mut by_owner: BTreeMap<WorkloadId, Vec<&Pod>> = BTreeMap::new();
         let mut finished: BTreeMap<WorkloadId, u32> = BTreeMap::new();
-        for pod in observed.pods.iter().filter(|pod| !pod.mirror) {
-            let owner = pod.workload();
-            let is_finished = pod.phase == PodPhase::Succeeded
-                || pod.phase == PodPhase::Failed && owner.kind == WorkloadKind::Pod;
-            if pod.is_active() {
-                by_owner.entry(owner).or_default().push(pod);
-            } else if is_finished {
-                *finished.entry(owner).or_insert(0) += 1;
+        for (owner, pods) in observed.pod_runs() {
+            let pods = pods.iter().map(|pod| &**pod).filter(|pod| !pod.mirror);
+            let is_finished = |pod: &&Pod| {
+                pod.phase == PodPhase::Succeeded
+                    || pod.phase == PodPhase::Failed && owner.kind == WorkloadKind::Pod
+            };
+            let (active, ended): (Vec<&Pod>, Vec<&Pod>) = pods.partition(|pod| pod.is_active());
+            let ended = u32::try_from(ended.iter().filter(|pod| is_finished(pod)).count());
+            if let Ok(ended @ 1..) = ended {
+                *finished.entry(owner.clone()).or_insert(0) += ended;
+            }
+            if !active.is_empty() {
+                by_owner.entry(owner).or_default().extend(active);
             }
         }
         let workloads = observed.workloads.iter().map(|live| (&live.id, live)).collect();

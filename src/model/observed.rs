@@ -528,6 +528,13 @@ impl Observed {
         self.scaling.sort();
     }
 
+    /// Returns the pods in runs of one workload. Pods are sorted by name, so a workload has few
+    /// runs, and its ID is read once per run.
+    pub fn pod_runs(&self) -> impl Iterator<Item = (WorkloadId, &[Arc<Pod>])> {
+        let is_same = |a: &Arc<Pod>, b: &Arc<Pod>| a.owner.is_some() && a.owner == b.owner;
+        self.pods.chunk_by(is_same).map(|pods| (pods[0].workload(), pods))
+    }
+
     /// Returns true if every source was read completely.
     #[must_use]
     pub fn is_complete(&self) -> bool {

@@ -9,10 +9,20 @@ use crate::model::observed::PlannedPods;
 /// Returns the pods of each existing instance after a plan, those that run there included.
 #[must_use]
 pub fn planned_pods(plan: &Plan) -> PlannedPods {
+    planned_pods_on(plan, |_| true)
+}
+
+/// Returns the same for the wanted instances alone.
+#[must_use]
+pub fn planned_pods_on(plan: &Plan, is_wanted: impl Fn(&InstanceId) -> bool) -> PlannedPods {
     let rows = plan.resource_changes.iter();
     let instances: BTreeMap<&Address, &InstanceId> = rows
         .filter_map(|row| Some((&row.address, row.change.before.as_ref()?.instance_id.as_ref()?)))
+        .filter(|(_, instance)| is_wanted(instance))
         .collect();
+    if instances.is_empty() {
+        return PlannedPods::new();
+    }
     let explained = plan.capacity.explain.iter();
     let planned = explained.filter_map(|row| {
         let instance = instances.get(&row.address)?;

@@ -469,6 +469,23 @@ fn pool_weight_precedes_price() {
 }
 
 #[test]
+fn weighted_pool_is_filled_to_its_limit() {
+    for (limit, expected) in [
+        (2_000, ["c5.large", "m5.large"].as_slice()),
+        (4_000, &["m5.large"; 2]),
+        (5_000, &["m5.large"; 2]),
+    ] {
+        let mut scenario = cores(&["c5.large"], 2);
+        let mut other = scenario.pool().clone();
+        (other.name, other.weight) = ("reserved".into(), 50);
+        other.requirements[0].values = vec!["m5.large".into()];
+        other.limits.resources = [("cpu".into(), limit)].into();
+        scenario.desired.pools.insert(other.name.clone(), other);
+        assert_eq!(types(&scenario.plan()), expected, "{limit}");
+    }
+}
+
+#[test]
 fn annotated_pool_retains_its_nodes() {
     let mut scenario = cores(&["m5.large"], 3);
     apply_and_check(&mut scenario);
