@@ -421,8 +421,9 @@ fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
     static_nodes.add_launches(&mut placements, &mut launches, groups, &tied_keys, &offers);
     let (mut keeps, retires) = builder.keeps_and_retires(&placements, &mut launches);
     keeps.retain(|name, _| !static_nodes.contains(name));
-    let report = unschedulable::UnschedulableReport { input, offers: &offers };
     let problem = passes.problem(groups, &existing, &model);
+    let occupants = unschedulable::PoolOccupants::of_fleet(&problem, &outcome.fleet);
+    let report = unschedulable::UnschedulableReport { input, offers: &offers, occupants };
     let simulation = simulation::Simulation::new(&problem);
     let eviction_budgets = contention::eviction_budgets(input.desired, groups);
     let mut contention =

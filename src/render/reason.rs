@@ -51,16 +51,16 @@ fn shared_reason(row: &PlanRow<'_>) -> String {
     else {
         return reason(&explain.reason);
     };
-    if row.pending == 0 {
+    if row.added == 0 {
         return reason(&explain.reason);
     }
-    if row.pending == total(&explain.pods) {
+    if row.added == total(&explain.pods) {
         return no_room(&explain.pods);
     }
-    let (pending, saves) = (count(row.pending, "pending pod"), saving(*saves_hourly));
+    let (added, saves) = (count(row.added, "new pod"), saving(*saves_hourly));
     let moves = count(*moves, "pod");
-    // The saving is relative to the fleet with more nodes for the pending pods.
-    format!("takes {pending}, and {moves} of removed nodes: {saves} compared with more nodes")
+    // The saving is relative to the fleet with more nodes for the new pods.
+    format!("takes {added}, and {moves} of removed nodes: {saves} compared with more nodes")
 }
 
 /// Returns the reason of a row. A saving that an earlier row states is not repeated.
@@ -133,7 +133,7 @@ pub(super) fn retire(reason: &RetireReason) -> String {
             saving(*saves_hourly)
         ),
         RetireReason::Underutilized { saves_hourly, moves, payback_hours } => format!(
-            "its pods fit elsewhere: {}, moves {}, pays back in {payback_hours} h",
+            "its pods move to other nodes: {}, moves {}, pays back in {payback_hours} h",
             saving(*saves_hourly),
             count(*moves, "pod")
         ),
@@ -329,7 +329,7 @@ mod tests {
             ),
             (
                 retire(&RetireReason::Underutilized { saves_hourly, moves: 2, payback_hours: 3 }),
-                "its pods fit elsewhere: saves $0.0960/h, moves 2 pods, pays back in 3 h",
+                "its pods move to other nodes: saves $0.0960/h, moves 2 pods, pays back in 3 h",
             ),
             (
                 retire(&RetireReason::Underutilized { saves_hourly, moves: 0, payback_hours: 0 }),

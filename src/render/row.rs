@@ -1,13 +1,12 @@
 //! The rows of a plan in review order: destructive changes first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::text_page::{StyledText, Tone};
 use crate::model::ids::Address;
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{
     Action, ExplainRow, LaunchReason, Reason, ResourceChange, ResourceKind, RetireReason,
-    WorkloadKey,
 };
 use crate::plan::{Plan, is_blocked};
 
@@ -117,8 +116,8 @@ pub(super) struct PlanRow<'a> {
     pub(super) symbol: Symbol,
     pub(super) resource: &'a ResourceChange,
     pub(super) explain: Option<&'a ExplainRow>,
-    /// Number of its planned pods that run on no removed node of its batch.
-    pub(super) pending: u32,
+    /// Number of its planned pods beyond those that run on the removed nodes of its batch.
+    pub(super) added: u32,
     /// The earlier row of its batch that states the saving of the whole batch.
     pub(super) saving_in: Option<&'a Address>,
 }
@@ -131,7 +130,7 @@ pub(super) fn rows(plan: &Plan) -> Vec<PlanRow<'_>> {
     for resource in &plan.resource_changes {
         let explain = explains.get(&resource.address).copied();
         let symbol = Symbol::from_change(resource, explain);
-        rows.push(PlanRow { symbol, resource, explain, pending: 0, saving_in: None });
+        rows.push(PlanRow { symbol, resource, explain, added: 0, saving_in: None });
     }
     rows.sort_by(|a, b| order(a).cmp(&order(b)));
     join_batches(&mut rows);
@@ -140,23 +139,30 @@ pub(super) fn rows(plan: &Plan) -> Vec<PlanRow<'_>> {
 
 /// Fills in what the rows of one batch say about each other.
 fn join_batches(rows: &mut [PlanRow<'_>]) {
-    let mut moved: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    // Running pods of the removed nodes, by batch and workload.
+    let mut running: BTreeMap<&str, BTreeMap<&str, u32>> = BTreeMap::new();
     for row in rows.iter() {
         let Some((explain, group)) = batch(row) else { continue };
         if row.resource.change.actions.contains(&Action::Delete) {
-            moved
-                .entry(group)
-                .or_default()
-                .extend(explain.pods_before.keys().map(WorkloadKey::as_str));
+            let pods = running.entry(group).or_default();
+            for (workload, count) in &explain.pods_before {
+                *pods.entry(workload.as_str()).or_insert(0) += count;
+            }
         }
     }
     let mut savings: BTreeMap<(&str, MicroUsd, u32), &Address> = BTreeMap::new();
     for row in rows.iter_mut() {
         let Some((explain, group)) = batch(row) else { continue };
         // A plan of an older format has no pods before.
-        if let Some(moved) = moved.get(group).filter(|moved| !moved.is_empty()) {
-            let pending = explain.pods.iter().filter(|(pod, _)| !moved.contains(pod.as_str()));
-            row.pending = pending.fold(0, |sum, (_, n)| n.saturating_add(sum));
+        if let Some(running) = running.get_mut(group).filter(|running| !running.is_empty()) {
+            row.added = explain.pods.iter().fold(0, |sum: u32, (workload, count)| {
+                let moves = running.get_mut(workload.as_str());
+                let taken = moves.as_deref().copied().unwrap_or(0).min(*count);
+                if let Some(left) = moves {
+                    *left -= taken;
+                }
+                sum.saturating_add(count - taken)
+            });
         }
         if let Some((saves, moves)) = joint_saving(&explain.reason) {
             let first = *savings.entry((group, saves, moves)).or_insert(&row.resource.address);

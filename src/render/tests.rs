@@ -29,8 +29,8 @@ fn concise_view_is_header_and_table() {
     Symbols:   - terminate   +/- launch, then terminate   ~ update in place   + launch   ! blocked, stays
 
            node                     type                   zone        capacity   pods               $/h  why
-      -    ec2_instance.batch["0"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods fit elsewhere: saves $0.0070/h, moves 5 pods, pays back in 2 h
-      -    ec2_instance.batch["1"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods fit elsewhere; its saving is part of ec2_instance.batch["0"]
+      -    ec2_instance.batch["0"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods move to other nodes: saves $0.0070/h, moves 5 pods, pays back in 2 h
+      -    ec2_instance.batch["1"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods move to other nodes; its saving is part of ec2_instance.batch["0"]
       -    ec2_instance.web["2"]    m5.large               eu-west-1a  on-demand     0            0.1070  no pods left but those of DaemonSets: saves $0.1070/h
       +/-  ec2_instance.web["1"]    m5.xlarge -> m5.large  eu-west-1a  on-demand     4  0.2140 -> 0.1070  takes the pods of more expensive nodes: saves $0.1070/h, moves 4 pods
       ~    ec2_instance.web["4"]    m5.large               eu-west-1a  on-demand     6            0.1070  needed by 6 pods, and nothing cheaper holds them

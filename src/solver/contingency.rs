@@ -25,7 +25,7 @@ const WHOLE: u64 = 100_000;
 /// pool, at least one, at the price of the dearest that the limits of the pool allow.
 pub(super) fn for_steered(problem: &Problem, fleet: &VerifiedFleet) -> Option<Contingency> {
     let opened = &fleet.layout.packing.opened;
-    let mut limits = problem.limits_after(opened);
+    let mut limits = problem.limits_after(&fleet.layout);
     let mut by_pool: BTreeMap<&PoolName, Vec<usize>> = BTreeMap::new();
     for (index, offer) in fleet.offers.iter().enumerate() {
         by_pool.entry(&problem.offers[*offer].node.pool).or_default().push(index);

@@ -89,11 +89,12 @@ fn simulate_fleet(
         offer: None,
     });
     let packing = Packing { opened: opened.collect(), left: layout.packing.left.clone() };
-    if !problem.is_within_limits(&packing.opened) {
+    let price = rest + packing.price(model);
+    let layout = Layout { packing, price, ..layout.clone() };
+    if !problem.is_within_limits(&layout) {
         return None;
     }
-    let price = rest + packing.price(model);
-    match repair.simulate(&Layout { packing, price, ..layout.clone() }) {
+    match repair.simulate(&layout) {
         SimulationOutcome::Passed(settled) => Some(settled),
         SimulationOutcome::LeftOver(_) => None,
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::consolidate::price_or_minimum;
-use super::greedy_packing::{LookAhead, OpenedNode, Packing, pack_greedily};
+use super::greedy_packing::{LookAhead, Packing, pack_greedily};
 use super::limits::RemainingLimits;
 use super::node_packing::NodePacking;
 pub(super) use super::node_packing::PodsByClass;
@@ -47,23 +47,34 @@ impl Layout {
 }
 
 impl Problem<'_> {
-    /// Returns the pool limits that remain after these launches.
-    pub(super) fn limits_after(&self, opened: &[OpenedNode]) -> RemainingLimits {
-        let mut limits = self.limits.clone();
-        for node in opened {
+    /// Returns the pool limits that remain after the launches of the layout.
+    pub(super) fn limits_after(&self, layout: &Layout) -> RemainingLimits {
+        let mut limits = self.limits_beside(&layout.retained);
+        for node in &layout.packing.opened {
             limits.add_node(node.offer_class);
         }
         limits
     }
 
-    /// Returns true if these launches stay within the pool limits.
-    pub(super) fn is_within_limits(&self, opened: &[OpenedNode]) -> bool {
-        let mut limits = self.limits.clone();
-        opened.iter().all(|node| {
+    /// Returns true if the launches of the layout stay within the pool limits.
+    pub(super) fn is_within_limits(&self, layout: &Layout) -> bool {
+        let mut limits = self.limits_beside(&layout.retained);
+        layout.packing.opened.iter().all(|node| {
             let allowed = limits.allows(node.offer_class);
             limits.add_node(node.offer_class);
             allowed
         })
+    }
+
+    /// Returns the pool limits for launches beside the retained nodes. A planned node that is not
+    /// retained is never launched. A running node counts until it is removed, after the launches.
+    fn limits_beside(&self, retained: &[bool]) -> RemainingLimits {
+        let mut limits = self.limits.clone();
+        let nodes = self.existing.iter().zip(retained);
+        for (node, _) in nodes.filter(|(node, retained)| node.is_planned && !**retained) {
+            limits.remove_planned(node);
+        }
+        limits
     }
 
     /// Returns the layout that retains exactly these nodes.
@@ -114,7 +125,7 @@ impl Problem<'_> {
         }
         let bound = self.set_aside_single_node_classes(&staying, &mut left);
         let on: Vec<PodsByClass> = fillings.into_iter().map(|filling| filling.pods).collect();
-        let mut packing = self.pack_new_nodes(&left, ahead);
+        let mut packing = self.pack_new_nodes(&left, &self.limits_beside(&retained), ahead);
         for (class, count) in &bound {
             packing.left[*class] += count;
         }
@@ -150,13 +161,13 @@ impl Problem<'_> {
     }
 
     /// Packs pods on new nodes: greedily, or by column generation where that is less work.
-    fn pack_new_nodes(&self, left: &[u32], ahead: LookAhead) -> Packing {
+    fn pack_new_nodes(&self, left: &[u32], limits: &RemainingLimits, ahead: LookAhead) -> Packing {
         if self.is_large_packing(left)
-            && let Some(packing) = pack_by_prices(self.model, left, &self.limits)
+            && let Some(packing) = pack_by_prices(self.model, left, limits)
         {
             return packing;
         }
-        pack_greedily(self.model, left, &self.limits, ahead)
+        pack_greedily(self.model, left, limits, ahead)
     }
 
     /// Returns true if greedy packing would take long.
@@ -170,7 +181,8 @@ impl Problem<'_> {
         let wanted = layout.pods_on_new_nodes();
         let solved =
             if self.is_large_packing(&wanted) { pack_by_prices_thoroughly } else { pack_by_prices };
-        let Some(better) = solved(self.model, &wanted, &self.limits) else { return layout };
+        let limits = self.limits_beside(&layout.retained);
+        let Some(better) = solved(self.model, &wanted, &limits) else { return layout };
         let (old, new) = (layout.packing.price(self.model), better.price(self.model));
         if better.left_over() == 0 && new < old {
             layout.packing.opened = better.opened;

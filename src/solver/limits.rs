@@ -137,6 +137,14 @@ impl RemainingLimits {
         })
     }
 
+    /// Subtracts a planned node and its reserved instance from the usage.
+    pub(super) fn remove_planned(&mut self, node: &ExistingNode) {
+        if let Some(supply) = node.reservation.as_ref().and_then(|id| self.supply.get_mut(id)) {
+            *supply += 1;
+        }
+        self.remove_standing(node);
+    }
+
     /// Subtracts an existing node from the usage.
     pub(super) fn remove_standing(&mut self, node: &ExistingNode) {
         if let Some(left) = node.pool.as_ref().and_then(|pool| self.left.get_mut(pool)) {

@@ -419,9 +419,6 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
             offer: Some(*offer),
         });
         let opened: Vec<OpenedNode> = opened.collect();
-        if !problem.is_within_limits(&opened) {
-            return None;
-        }
         let base = self.retained_layouts.entry(retained.clone()).or_insert_with(|| {
             let mut layout = problem.layout(retained.clone());
             layout.price = layout.price - layout.packing.price(problem.model);
@@ -430,7 +427,7 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
         let mut layout = base.clone();
         layout.packing = Packing { opened, left: vec![0; problem.model.classes.len()] };
         layout.price += layout.packing.price(problem.model);
-        Some(layout)
+        problem.is_within_limits(&layout).then_some(layout)
     }
 }
 

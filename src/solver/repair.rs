@@ -253,7 +253,7 @@ impl<'s, 'a> Repair<'s, 'a> {
     fn with_room_for_one_run(&mut self, mut layout: Layout) -> Vec<usize> {
         let problem = self.simulation.problem;
         if let SimulationOutcome::LeftOver(left) = self.simulate(&layout) {
-            let limits = problem.limits_after(&layout.packing.opened);
+            let limits = problem.limits_after(&layout);
             let more = pack_greedily(problem.model, &left, &limits, self.effort.ahead);
             layout.packing.opened.extend(more.opened);
         }
@@ -279,7 +279,7 @@ impl<'s, 'a> Repair<'s, 'a> {
                 SimulationOutcome::LeftOver(left) => left,
             };
             let grown: Vec<u32> = left.iter().map(|n| n.saturating_mul(1 << round)).collect();
-            let limits = problem.limits_after(&layout.packing.opened);
+            let limits = problem.limits_after(&layout);
             let more = pack_greedily(problem.model, &grown, &limits, self.effort.ahead);
             if more.opened.is_empty() {
                 return None;

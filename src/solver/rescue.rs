@@ -48,7 +48,7 @@ impl<'a> RescueContext<'a> {
     /// Returns the context of a verified fleet.
     pub(super) fn new(simulation: &'a Simulation<'a>, fleet: &VerifiedFleet) -> Self {
         let rescue = Rescue::new(simulation, fleet);
-        let limits = simulation.problem.limits_after(&rescue.layout.packing.opened);
+        let limits = simulation.problem.limits_after(&rescue.layout);
         Self { rescue, cached_reasons: BTreeMap::new(), limits }
     }
 
@@ -98,13 +98,13 @@ impl<'a> RescueContext<'a> {
     /// count, because new nodes are launched first.
     pub(super) fn is_within_limits_once_applied(&self, offer: usize) -> bool {
         let Rescue { simulation, layout, .. } = &self.rescue;
-        let mut limits = simulation.problem.limits_after(&layout.packing.opened);
+        let mut limits = simulation.problem.limits_after(layout);
         let gone = simulation
             .problem
             .existing
             .iter()
             .zip(&layout.retained)
-            .filter(|(_, retained)| !**retained);
+            .filter(|(node, retained)| !node.is_planned && !**retained);
         gone.for_each(|(node, _)| limits.remove_standing(node));
         limits.allows(simulation.problem.model.class_of_offer[offer])
     }
@@ -268,7 +268,7 @@ impl<'a> Rescue<'a> {
         let simulation = self.simulation;
         let shape = &simulation.problem.groups[group].shape;
         let admitted = simulation.problem.admission.of_group(group);
-        let limits = simulation.problem.limits_after(&self.layout.packing.opened);
+        let limits = simulation.problem.limits_after(&self.layout);
         let mut wrong: BTreeMap<OfferLocation, usize> = BTreeMap::new();
         for index in self.order.clone() {
             let offer = &simulation.problem.offers[index];

@@ -113,7 +113,7 @@ impl ShapeSearch<'_, '_, '_> {
         let nodes = nodes.map(|(shape, n)| self.shapes[*shape].nodes(model, &self.wanted, *n));
         trial.packing.opened = nodes.flatten().collect();
         trial.price = price;
-        if !self.problem.is_within_limits(&trial.packing.opened) {
+        if !self.problem.is_within_limits(&trial) {
             return TrialOutcome::Rejected;
         }
         match self.repair.simulate(&trial) {

@@ -193,7 +193,7 @@ fn distribute(simulation: &Simulation, fleet: VerifiedFleet) -> VerifiedFleet {
 /// cheapest one below the share.
 fn moves(problem: &Problem, fleet: &VerifiedFleet, same_type: bool) -> Vec<(usize, usize)> {
     let mut nodes = spot_nodes(problem, fleet);
-    let mut limits = problem.limits_after(&fleet.layout.packing.opened);
+    let mut limits = problem.limits_after(&fleet.layout);
     let mut moves = Vec::new();
     let opened = fleet.layout.packing.opened.iter().zip(&fleet.offers).enumerate();
     for (index, (node, offer)) in opened.rev() {

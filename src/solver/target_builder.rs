@@ -236,7 +236,9 @@ impl TargetBuilder<'_> {
         let mut batches = changes.batches();
         if let [only] = batches.batches.as_mut_slice() {
             // Where pods are added as well, the saving is relative to adding nodes for them alone.
-            only.saves = only.saves.max(self.outcome.baseline_price - layout.price);
+            // What the other removals save is not part of it.
+            let others = self.removed_beside_batches(&batches.by_node);
+            only.saves = only.saves.max(self.outcome.baseline_price - layout.price - others);
         }
         let occupied = occupied_nodes(self.groups);
         for (index, node) in self.existing.iter().enumerate() {
@@ -252,6 +254,16 @@ impl TargetBuilder<'_> {
         let Input { desired, observed, catalog, .. } = *self.input;
         auto_scaling_groups::assign_capacity_types(desired, observed, catalog, launches, &retires);
         (keeps, retires)
+    }
+
+    /// Returns the price of the nodes that are removed to save cost, and belong to no batch.
+    fn removed_beside_batches(&self, by_node: &BTreeMap<usize, usize>) -> MicroUsd {
+        let nodes = self.existing.iter().zip(&self.outcome.fleet.layout.retained).enumerate();
+        let removed = nodes.filter(|(index, (node, retained))| {
+            let is_mandatory = matches!(node.disposition, NodeDisposition::Retire(_));
+            !**retained && !is_mandatory && !by_node.contains_key(index)
+        });
+        removed.map(|(_, (node, _))| node.price.unwrap_or_default()).sum()
     }
 
     fn keep_reason(&self, node: &ExistingNode, pods: u32) -> KeepReason {

@@ -2,11 +2,13 @@
 //! help.
 
 mod pod_rules;
+mod pool_occupants;
 mod pool_refusals;
 mod suggested_change;
 
 use std::collections::BTreeMap;
 
+pub(super) use pool_occupants::PoolOccupants;
 pub(super) use pool_refusals::refusal_message;
 use pool_refusals::{withheld_code, withheld_message};
 pub use suggested_change::EXPORT_POOLS;
@@ -22,7 +24,7 @@ use super::{Input, auto_scaling_groups};
 use crate::demand::{PodGroup, PodShape, PodVolume};
 use crate::model::code::Code;
 use crate::model::desired::PoolLimits;
-use crate::model::ids::{LabelKey, Labels, PoolName, ReservationId};
+use crate::model::ids::{LabelKey, Labels, PoolName, ReservationId, workload_key};
 use crate::model::pod::{Taint, all_untolerated, untolerated};
 use crate::model::reason::Rejection;
 use crate::model::requirement::{LabelSet, Requirements, key};
@@ -36,6 +38,7 @@ const REASONS_MAX: usize = 12;
 pub(super) struct UnschedulableReport<'a> {
     pub input: &'a Input<'a>,
     pub offers: &'a Offers,
+    pub occupants: PoolOccupants,
 }
 
 /// Largest amount of a resource on the nodes of a pool that have too little of it for a pod.
@@ -168,8 +171,14 @@ impl UnschedulableReport<'_> {
             return excluded(reason, None);
         }
         let largest = largest(&rejected);
+        let workload = workload_key(&group.workload);
         for RejectedOffer { offer, obstacle, .. } in &rejected {
-            let reason = self.describe(shape, &largest, offer, obstacle);
+            let mut reason = self.describe(shape, &largest, offer, obstacle);
+            if matches!(obstacle, OfferObstacle::Limit)
+                && let Some(pods) = self.occupants.text(&offer.node.pool, &workload)
+            {
+                reason.1 += &format!(", and its nodes hold pods that other pools admit: {pods}");
+            }
             *counts.entry(reason).or_insert(0) += 1;
         }
         let mut rejections: Vec<Rejection> = counts
@@ -186,7 +195,7 @@ impl UnschedulableReport<'_> {
             rejections,
             offerings,
             suggested_change: self.suggested_change(
-                &UnplacedPods { shape, index, pods },
+                &UnplacedPods { shape, index, pods, workload: &workload },
                 &rejected,
                 context,
             ),

@@ -74,7 +74,7 @@ fn node_explanation_accepts_address_name_and_instance() {
     insta::assert_snapshot!(by_address, @r#"
     # ec2_instance.web["1"] must be replaced: launched, then terminated
     # (takes the pods of more expensive nodes: saves $0.1070/h, moves 4 pods)
-    # (its pods fit elsewhere: saves $0.1070/h, moves 4 pods, pays back in 1 h)
+    # (its pods move to other nodes: saves $0.1070/h, moves 4 pods, pays back in 1 h)
     +/- ec2_instance.web["1"]
           pool          = web
         ~ instance_type = m5.xlarge -> m5.large

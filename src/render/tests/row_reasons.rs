@@ -16,7 +16,7 @@ fn with_batch(pods_before: &[(&str, &str)], launched: &[(&str, u32)]) -> Plan {
 }
 
 #[test]
-fn launch_for_pending_pods_takes_no_pods_of_dearer_nodes() {
+fn new_pods_are_not_pods_of_removed_nodes() {
     let before = [("ec2_instance.batch[\"0\"]", "batch/Deployment/queue")];
     let row = |launched: &[(&str, u32)]| {
         let text = view(&with_batch(&before, launched), Verbosity::Concise);
@@ -26,8 +26,10 @@ fn launch_for_pending_pods_takes_no_pods_of_dearer_nodes() {
     let pending = row(&[("web/Deployment/api", 3)]);
     assert!(pending.ends_with("3 pods have no room: web/Deployment/api x3"), "{pending}");
     let both = row(&[("web/Deployment/api", 3), ("batch/Deployment/queue", 2)]);
-    let taken = both.contains("takes 3 pending pods, and ") && both.contains(" of removed nodes");
+    let taken = both.contains("takes 3 new pods, and ") && both.contains(" of removed nodes");
     assert!(taken, "{both}");
+    let grown = row(&[("batch/Deployment/queue", 5)]);
+    assert!(grown.contains("takes 3 new pods, and "), "a workload that grows: {grown}");
     let moved = row(&[("batch/Deployment/queue", 2)]);
     assert!(moved.contains("takes the pods of more expensive nodes"), "{moved}");
 }

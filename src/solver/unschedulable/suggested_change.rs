@@ -30,6 +30,8 @@ pub(super) struct UnplacedPods<'a> {
     /// Index of the group.
     pub index: usize,
     pub pods: u32,
+    /// Key of their workload.
+    pub workload: &'a str,
 }
 
 impl UnplacedPods<'_> {
@@ -129,6 +131,15 @@ impl UnschedulableReport<'_> {
         let limited = limited.min_by_key(price)?;
         let (offer, at) = (limited.offer, limited.at?);
         let node = &offer.node;
+        if let Some(pods) = self.occupants.names(&node.pool, unplaced.workload) {
+            // A higher limit may be used up by the same pods.
+            let pool = self.pool_text(&node.pool);
+            let nominate = ", or nominate pods (spec.controller.steer)";
+            let nominate = if self.input.settings.steer { "" } else { nominate };
+            return Some(format!(
+                "keep the pods of {pods} off {pool} by a taint or node affinity{nominate}"
+            ));
+        }
         let mut changes = vec![self.raised_limit(unplaced, offer, at, context)];
         // The limits are checked before the rules between pods, so they may hide one.
         let rule = context.refusal(unplaced.index, at).into_iter().next();
