@@ -58,7 +58,7 @@ pub enum DomainKind {
 pub struct Unsteered {
     /// Maximum number of pods that a simulated run leaves pending.
     pub pending: u32,
-    /// Number of additional nodes with which every run places all pods.
+    /// Number of additional nodes with which every run places all pods. 0 if no nodes achieve that.
     pub nodes: u32,
     /// Price per hour of the additional nodes.
     pub hourly: MicroUsd,

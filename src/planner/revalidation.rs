@@ -34,7 +34,7 @@ const TRIALS_MAX: usize = 32;
 /// money for a while, and the apply lease is not renewed during the search.
 const TRIALS_WORK: usize = 2_000_000;
 
-const NO_LONGER_NEEDED: &str = "its pods now fit on other nodes";
+const NO_LONGER_NEEDED: &str = "no pod needs the node any more";
 
 /// Compares the approved plan with the current inputs.
 ///
@@ -68,9 +68,11 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
     if approved.complete {
         revalidated.missing = all.launches.iter().map(describe_launch).collect();
     }
-    // Pods without a possible launch can only run on existing nodes.
+    // Pods without a possible launch can only run on existing nodes. A launch takes no node from
+    // them, so they do not make it wrong.
     let approved_without = approved.capacity.pods.without_node();
-    if let Some(more) = all.unschedulable.checked_sub(approved_without).filter(|more| *more > 0) {
+    let more = all.unschedulable.checked_sub(approved_without).filter(|more| *more > 0);
+    if let Some(more) = more.filter(|_| revalidated.blocked_removal.is_some()) {
         let verb = if more == 1 { "is" } else { "are" };
         let more = count(more, "more pod");
         revalidated.missing.push(format!(

@@ -217,15 +217,17 @@ pub(super) fn steering_text(plan: &Plan, without: &Unsteered) -> String {
         );
     }
     let pods = amount::count(*pending, "pod");
-    // The repaired fleet may replace nodes by larger ones instead of adding any.
-    let missing = match nodes {
-        0 => "larger nodes".to_owned(),
-        more => amount::count(*more, "more node"),
+    let help = match nodes {
+        0 => "no further node would hold all of them".to_owned(),
+        more => format!(
+            "{} for {} would hold them. A plan without --steer may cost less than this sum",
+            amount::count(*more, "more node"),
+            hourly(*price)
+        ),
     };
     format!(
-        "Steered, at {}: the plan relies on nominated nodes. If kube-scheduler ignored them, up to {pods} would stay pending, and {missing} for {} would hold them. A plan without --steer may cost less than this sum.",
-        hourly(steered),
-        hourly(*price)
+        "Steered, at {}: the plan relies on nominated nodes. If kube-scheduler ignored them, up to {pods} would stay pending, and {help}.",
+        hourly(steered)
     )
 }
 

@@ -69,9 +69,10 @@ impl LookAhead {
     pub(super) const SHALLOW: Self = Self(80_000);
 }
 
-/// Maximum work of all look-ahead of one packing: classes and their rules, tried on offer classes. It
-/// takes about two seconds. Pods that each exclude many others would otherwise take minutes.
-const LOOK_AHEAD_WORK_MAX: u64 = 100_000_000;
+/// Maximum work of all look-ahead of one packing: classes and their rules, tried on offer classes. A
+/// plan packs some thirty times, and each takes at most half a second. Pods that each exclude many
+/// others would otherwise take minutes. Packings of 40 trees with many rules need at most 15 million.
+const LOOK_AHEAD_WORK_MAX: u64 = 20_000_000;
 
 /// Packs `wanted` pods by class onto new nodes, in pools of descending weight.
 pub(super) fn pack_greedily(
@@ -137,6 +138,11 @@ impl WeightTier<'_> {
     fn count(&self, class: usize) {
         let rules = u64::try_from(self.model.classes[class].rules.len()).unwrap_or(u64::MAX);
         self.work.set(self.work.get().saturating_add(rules).saturating_add(1));
+    }
+
+    /// Returns true if no work is left for look-ahead.
+    fn is_exhausted(&self) -> bool {
+        self.work.get() > LOOK_AHEAD_WORK_MAX
     }
 
     /// Returns the offer classes for which the limits allow another node.
@@ -345,10 +351,11 @@ impl WeightTier<'_> {
     fn look_ahead(&self, candidates: &[usize], width: usize, left: &[u32]) -> Option<OpenedNode> {
         let pods: u32 = left.iter().sum();
         let work = width * width * usize::try_from(pods).unwrap_or(usize::MAX);
-        if work > self.ahead.0 || self.work.get() > LOOK_AHEAD_WORK_MAX {
+        if work > self.ahead.0 || self.is_exhausted() {
             return None;
         }
-        let ends = self.allowed(candidates).filter_map(|class| {
+        let ends = self.allowed(candidates).take_while(|_| !self.is_exhausted());
+        let ends = ends.filter_map(|class| {
             let next = self.best_fill(class, left)?;
             let mut rest = left.to_vec();
             let mut limits = self.limits.clone();

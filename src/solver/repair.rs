@@ -125,9 +125,11 @@ pub(super) fn shortage_without_nominations(
         return Unsteered { pending, nodes: 0, hourly: MicroUsd::ZERO };
     }
     let mut repair = Repair::new(simulation, SearchEffort::FULL);
-    let enough = repair.add_missing_nodes(&layout, None).map(|more| repair.prune(more));
+    let planned = layout.packing.opened.len();
+    let enough = repair.add_missing_nodes(&layout, None);
+    let enough = enough.map(|enough| repair.prune_from(enough, planned));
     let more = enough.map_or_else(|| layout.clone(), |enough| enough.layout);
-    let nodes = more.packing.opened.len().saturating_sub(layout.packing.opened.len());
+    let nodes = more.packing.opened.len().saturating_sub(planned);
     let hourly = (more.price - layout.price).max(MicroUsd::ZERO);
     Unsteered { pending, nodes: u32::try_from(nodes).unwrap_or(u32::MAX), hourly }
 }

@@ -44,7 +44,7 @@ fn only_unneeded_launches_are_dropped() {
         let (approved, found) = plan_then_revalidate(one_pod_per_node(), 4, later);
         assert_eq!(approved.summary.add, 4);
         assert_eq!((found.dropped.len(), found.missing.as_slice()), (dropped, &[][..]), "{later}");
-        let has_reason = |why: &String| why.contains("now fit on other nodes");
+        let has_reason = |why: &String| why.contains("no pod needs the node any more");
         assert!(found.dropped.values().all(has_reason), "{:?}", found.dropped);
     }
 }
@@ -140,6 +140,30 @@ fn only_pods_that_fit_a_removed_node_block_its_removal() {
             found.blocked_removal,
             found.missing
         );
+    }
+}
+
+#[test]
+fn pods_that_no_node_holds_make_no_plan_stale() {
+    // The decisions of the current plan differ, so that all checks are made.
+    for (replicas, later, dropped) in [(4, 3, 1), (1, 0, 0)] {
+        let mut scenario = one_pod_per_node();
+        scenario.step(2);
+        scenario.scale(replicas);
+        let approved = scenario.plan();
+        let id =
+            crate::model::ids::WorkloadId { name: "other".into(), ..crate::testing::workload_id() };
+        let mut workload =
+            scenario.desired.workloads.values().next().expect("one workload").clone();
+        let template = std::sync::Arc::make_mut(&mut workload.template);
+        template.spec.node_selector.extend([label("nowhere", "x")]);
+        workload.id = id.clone();
+        scenario.scale(later);
+        scenario.desired.workloads.insert(id, workload);
+        let found = revalidated(&scenario, &approved);
+        assert_eq!(found.missing, [""; 0], "{replicas}");
+        assert_eq!(found.blocked_removal, None, "{replicas}");
+        assert_eq!(found.dropped.len(), dropped, "{replicas}: {:?}", found.dropped);
     }
 }
 
