@@ -264,8 +264,16 @@ fn timeout_error(within: Duration) -> PortError {
     PortError { verb: "renew lease".to_owned(), reason, effect: CallEffect::Unknown }
 }
 
-fn state_error(reason: String) -> PortError {
-    PortError { verb: "write persisted state".to_owned(), reason, effect: CallEffect::Unknown }
+fn state_error(verb: &str, reason: String) -> PortError {
+    PortError { verb: verb.to_owned(), reason, effect: CallEffect::Unknown }
+}
+
+fn read_error(reason: String) -> PortError {
+    state_error("read persisted state", reason)
+}
+
+fn write_error(reason: String) -> PortError {
+    state_error("write persisted state", reason)
 }
 
 impl StateStore for LeaderElector {
@@ -277,7 +285,7 @@ impl StateStore for LeaderElector {
             Some(keys) => self.memory().load(text.as_deref(), keys, &uid, now),
             None => read_persisted_state(text.as_deref()).map(|state| (state, None)),
         };
-        let (mut state, problem) = read.map_err(state_error)?;
+        let (mut state, problem) = read.map_err(read_error)?;
         if let Some(problem) = problem {
             tracing::warn!(consequence = problem.consequence(), "persisted state is not trusted");
         }
@@ -299,14 +307,14 @@ impl StateStore for LeaderElector {
     async fn save(&self, state: &PersistedState) -> Result<(), PortError> {
         let _guard = self.write_lock.lock().await;
         let mut held =
-            self.held_lease().ok_or_else(|| state_error("the lease is not held".to_owned()))?;
+            self.held_lease().ok_or_else(|| write_error("the lease is not held".to_owned()))?;
         let now = SystemClock.now();
         let at = self.memory().next_seal(now);
         let text = match &self.state_keys {
             Some(keys) => keys.seal(state, at, &held.uid),
             None => serde_json::to_string(state).map_err(|error| error.to_string()),
         };
-        let text = text.map_err(state_error)?;
+        let text = text.map_err(write_error)?;
         if state.dropped_entries > 0 {
             let (dropped, bytes) = (state.dropped_entries, text.len());
             tracing::warn!(dropped, bytes, "persisted state truncated; oldest entries dropped");
@@ -321,7 +329,7 @@ impl StateStore for LeaderElector {
             Err(LeaseError::Port(error)) => Err(error),
             Err(error @ (LeaseError::Lost { .. } | LeaseError::HeldByOther { .. })) => {
                 self.set_held(None);
-                Err(state_error(error.to_string()))
+                Err(write_error(error.to_string()))
             }
         }
     }

@@ -263,6 +263,16 @@ fn only_the_lease_holder_saves_state() {
 }
 
 #[test]
+fn unreadable_state_is_reported_as_a_failed_read() {
+    run(async |server, elector, mut received| {
+        assert_eq!(next(&mut received).await, Signal::LeaseGained);
+        server.change(|lease| lease["metadata"]["annotations"] = json!({ RECORD: "{" }));
+        let error = elector.load().await.expect_err("it is no JSON");
+        assert_eq!(error.verb, "read persisted state", "{error}");
+    });
+}
+
+#[test]
 fn requested_lease_is_released_when_idle_or_after_timeout() {
     for busy_for in [Some(Duration::from_millis(200)), None] {
         run(async |server, elector, mut received| {
