@@ -189,33 +189,10 @@ impl PlanningState {
     /// Schedules the next plan for the time when the first blocked change is unblocked.
     pub(super) fn replan_when_unblocked(
         &mut self,
-        held: &[(Address, BlockedReason)],
+        blocked: &[(Address, BlockedReason)],
         now: Timestamp,
     ) {
-        let ends = held.iter().filter_map(|(_, held)| match held {
-            BlockedReason::OutsideWindow { opens } => *opens,
-            BlockedReason::LaunchBudget { next, .. }
-            | BlockedReason::RemovalBudget { next, .. } => Some(*next),
-            BlockedReason::Settling { until }
-            | BlockedReason::ConsolidateAfter { until }
-            | BlockedReason::PodsArriving { until }
-            | BlockedReason::UnexplainedRemoval { until }
-            | BlockedReason::BackingOff { until }
-            | BlockedReason::Quarantined { until, .. }
-            | BlockedReason::LaunchInDoubt { until } => Some(*until),
-            BlockedReason::Suspended { until, .. } => *until,
-            BlockedReason::NotLeader
-            | BlockedReason::Mode { .. }
-            | BlockedReason::NotApplyable { .. }
-            | BlockedReason::NotApproved { .. }
-            | BlockedReason::NotConfirmed { .. }
-            | BlockedReason::MassRemoval { .. }
-            | BlockedReason::PodsMissing
-            | BlockedReason::MassUnready { .. }
-            | BlockedReason::Breaker { .. }
-            | BlockedReason::GroupBlocked { .. }
-            | BlockedReason::InProgress => None,
-        });
+        let ends = blocked.iter().filter_map(|(_, reason)| reason.ends_at());
         if let Some(first) = ends.min() {
             // Not immediately: a change that is still blocked would be blocked again.
             let soonest = later(now, SignedDuration::from_secs(1));
