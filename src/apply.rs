@@ -58,6 +58,7 @@ use crate::apply::ports::{Clock, Cloud, Cluster};
 use crate::catalog::Catalog;
 use crate::model::ids::{Address, ChangeId, Digest, InstanceId};
 use crate::model::observed::{ClusterIdentity, Observed};
+use crate::model::saturating_time::later;
 use crate::plan::wire::WaveStep;
 use crate::plan::{Plan, RevalidatedPlan};
 use wave_plan::WaveWork;
@@ -338,7 +339,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     /// Returns the time after `bound`.
     fn deadline(&self, bound: SignedDuration) -> Timestamp {
-        deadline_after(self.now(), bound)
+        later(self.now(), bound)
     }
 
     fn emit(&self, address: Option<&Address>, step: Step) {
@@ -383,11 +384,6 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             verdict,
         }
     }
-}
-
-/// Returns the time `bound` after `at`, limited to the maximum timestamp.
-fn deadline_after(at: Timestamp, bound: SignedDuration) -> Timestamp {
-    at.checked_add(bound).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub mod plural;
 pub mod pod;
 pub mod reason;
 pub mod requirement;
+pub mod saturating_time;
 pub mod shell;
 pub mod similar_name;
 pub mod storage;

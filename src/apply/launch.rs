@@ -11,7 +11,7 @@ use super::opening::{ClosedNodes, closed_node};
 use super::preconditions::{has_ended, is_launched_by};
 use super::receipt::{ChangeOutcome, LaunchedOffering, Outcome, Step};
 use super::wave_plan::LaunchWork;
-use super::{LaunchWait, Run, deadline_after};
+use super::{LaunchWait, Run};
 use crate::apply::ports::{
     CallEffect, Clock, Cloud, Cluster, LaunchOffering, LaunchOutcome, LaunchRequest,
     LaunchedInstance, PortError,
@@ -19,6 +19,7 @@ use crate::apply::ports::{
 use crate::model::ids::InstanceId;
 use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::model::pod::Taint;
+use crate::model::saturating_time::later;
 use crate::plan::client_token;
 use crate::plan::wire::{NodeState, WaveStep};
 
@@ -102,7 +103,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 if let Some(found) = active.first() {
                     let instance = found.id.clone();
                     self.emit(Some(work.address), Step::Found { instance_id: instance.clone() });
-                    let deadline = deadline_after(found.launched_at, bound);
+                    let deadline = later(found.launched_at, bound);
                     let launched = Some(work.launched(&Offering::of_instance(found)));
                     let item = Booting::new(work, instance, Outcome::AlreadyDone, deadline);
                     return Some(Booting { launched, ..item });

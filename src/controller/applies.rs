@@ -8,13 +8,14 @@ use jiff::{SignedDuration, Timestamp};
 use super::contingency::ContingencyUse;
 use super::counters::Counter;
 use super::event::{Effect, Ticket, capacity_exclusion};
-use super::persisted_state::{LaunchRecord, PersistedState, later};
+use super::persisted_state::{LaunchRecord, PersistedState};
 use super::retry::Retry;
 use super::state::ControllerState;
 use super::status::{CompletedApply, PartialApply, Status};
 use super::{gates, inflight_launches, reconcile};
 use crate::apply::{ApplyStatus, ChangeOutcome, Event, Outcome, Receipt, Step};
 use crate::model::ids::{Address, Digest, InstanceId, PlanId, PoolName};
+use crate::model::saturating_time::later;
 use crate::plan::wire::{Reason, WaveStep};
 use crate::plan::{Plan, planned_pods_at};
 

@@ -9,11 +9,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::event::{Event, TerminateOutcome};
 use super::nominations::NominationAnswer;
-use super::persisted_state::later;
 use super::status::{ActionFailure, ControllerAction};
 use crate::apply::ports::PortError;
 use crate::apply::{self, Step};
 use crate::model::ids::Uid;
+use crate::model::saturating_time::later;
 
 /// A failure that does not recur is shown this long: longer than any retry interval.
 const VISIBLE_FOR: SignedDuration = SignedDuration::from_mins(15);

@@ -23,12 +23,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::persisted_state::later;
 use super::planning_snapshot::EC2_VISIBILITY_MAX;
 use super::reconcile;
 use crate::apply::EarlierLaunch;
 use crate::model::ids::{Address, PlanId};
 use crate::model::observed::{Observed, tag};
+use crate::model::saturating_time::later;
 use crate::plan::wire::{ResourceChange, ResourceKind};
 use crate::plan::{Plan, canonical, change_id};
 

@@ -24,13 +24,14 @@ use super::counters::Counter;
 use super::event::{Effect, Event, Signal, TerminateOutcome};
 use super::node_health::is_repair;
 use super::observation::BUSY_REFRESH;
-use super::persisted_state::{InterruptionRecord, PersistedState, later};
+use super::persisted_state::{InterruptionRecord, PersistedState};
 use super::planning_snapshot;
 use super::state::ControllerState;
 use super::status::{InterruptionPhase, TerminatingInstance};
 use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
 use crate::model::ids::{InstanceId, NodeName};
 use crate::model::observed::{CordonReason, Instance, InstanceState, Node, Observed, Pod};
+use crate::model::saturating_time::later;
 
 /// Deletion of the node of a terminated instance is retried for this long, as in an apply.
 const NODE_DELETION_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);

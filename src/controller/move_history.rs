@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::persisted_state::{LAUNCHES_MAX, earlier};
+use super::persisted_state::LAUNCHES_MAX;
 use crate::model::ids::InstanceId;
+use crate::model::saturating_time::earlier;
 
 /// Moves of the same minute share a bucket; moves older than an hour share one for ten minutes.
 const MINUTE: i64 = 60;

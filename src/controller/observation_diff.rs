@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use super::persisted_state::{READY_WITHIN, later};
+use super::persisted_state::READY_WITHIN;
 use crate::model::ids::InstanceId;
 use crate::model::observed::{Node, Observed, Pod};
+use crate::model::saturating_time::later;
 
 /// Returns whether two observations show the same world, whenever they were made.
 pub(super) fn is_same_world(a: &Observed, b: &Observed) -> bool {

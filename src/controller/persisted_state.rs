@@ -30,6 +30,7 @@ use super::status::{Breaker, Suspension};
 use crate::model::desired::RateLimit;
 use crate::model::ids::{Address, InstanceId, PoolName};
 use crate::model::observed::{Exclusion, Instance, InstanceState, Observed, tag};
+use crate::model::saturating_time::{earlier, later};
 use crate::plan::{Plan, canonical};
 
 /// Most launches and most removals that are stored one by one; of older ones only their times
@@ -471,26 +472,6 @@ fn keep_newest<T>(list: &mut Vec<T>, most: usize) {
     if let Some(more) = list.len().checked_sub(most) {
         list.drain(..more);
     }
-}
-
-/// Returns `first` doubled `times` times, at most `most`.
-pub(super) fn doubling_delay(
-    first: SignedDuration,
-    times: u32,
-    most: SignedDuration,
-) -> SignedDuration {
-    let factor = 1_i32.checked_shl(times.min(20)).unwrap_or(i32::MAX);
-    first.checked_mul(factor).map_or(most, |wait| wait.min(most))
-}
-
-/// Returns the time `span` after `at`, saturating.
-pub(super) fn later(at: Timestamp, span: SignedDuration) -> Timestamp {
-    at.checked_add(span).unwrap_or(Timestamp::MAX)
-}
-
-/// Returns the time `span` before `at`, saturating.
-pub(super) fn earlier(at: Timestamp, span: SignedDuration) -> Timestamp {
-    at.checked_sub(span).unwrap_or(Timestamp::MIN)
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use super::counters::Counter;
 use super::event::{PlanScope, Ticket};
 use super::interruption::PlannedReplacements;
 use super::launches_ahead::LaunchesAhead;
-use super::persisted_state::later;
 use super::reconcile::{instance_of, launched_rows, retired_rows};
 use super::state::ControllerState;
 use super::status::{Blocked, BlockedReason, Status, SupersededPlan};
 use crate::model::ids::{Address, Digest, InstanceId};
 use crate::model::observed::{Node, NodeClassField, Observed, PlannedPods};
 use crate::model::reason::{BlockReason, KeepReason};
+use crate::model::saturating_time::later;
 use crate::plan::wire::{Action, ExplainRow, Reason, ResourceChange, workload_key};
 use crate::plan::{Plan, planned_pods_on, unmanaged_instances};
 

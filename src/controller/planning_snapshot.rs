@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::persisted_state::{CLOCK_SKEW_MAX, later};
+use super::persisted_state::CLOCK_SKEW_MAX;
 use crate::model::ids::{InstanceId, NodeName, WorkloadKind};
 use crate::model::observed::{Exclusion, Instance, InstanceState, Observed, PlannedPods, Pod};
+use crate::model::saturating_time::later;
 
 /// Maximum delay until EC2 shows a change. Describe calls lag by seconds, and by minutes during EC2
 /// incidents. A launch that stays invisible longer counts as gone.

@@ -18,7 +18,7 @@ use super::interruption::{PlannedReplacements, StepScope};
 use super::narrow_scope::narrowed_scope;
 use super::observation::BUSY_REFRESH;
 use super::observation_diff::is_same_world;
-use super::persisted_state::{LaunchDemand, later};
+use super::persisted_state::LaunchDemand;
 use super::persistence::PERSISTED_BYTES_MAX;
 use super::planning::{LastPlanned, PlanningInput, PlanningPass, PlanningRun};
 use super::state::{AHEAD_READ_INTERVAL, ControllerState};
@@ -27,6 +27,7 @@ use super::{contingency, inflight_launches, planning_snapshot};
 use crate::model::desired::Mode;
 use crate::model::ids::{Address, InstanceId, PoolName};
 use crate::model::observed::{Node, Observed};
+use crate::model::saturating_time::later;
 use crate::plan::Plan;
 use crate::plan::wire::ResourceChange;
 

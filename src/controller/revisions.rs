@@ -12,12 +12,13 @@ use jiff::Timestamp;
 
 use super::counters::Counter;
 use super::event::{Effect, Revision, RevisionError};
-use super::persisted_state::{CiApply, PersistedState, later};
+use super::persisted_state::{CiApply, PersistedState};
 use super::retry::{ReadSchedule, Retry, backoff};
 use super::served_rules::{LoosenedRule, ServedRules};
 use super::state::ControllerState;
 use super::status::RepositoryStatus;
 use crate::model::desired::{AppliedBy, ControllerSettings, Mode};
+use crate::model::saturating_time::later;
 
 /// A revision that must be served and is not the head of the branch.
 #[derive(Debug, Clone)]

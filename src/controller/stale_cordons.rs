@@ -13,7 +13,6 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::counters::Counter;
 use super::event::Effect;
-use super::persisted_state::later;
 use super::planning::PlanningRun;
 use super::reconcile::{instance_of, retired_rows};
 use super::state::ControllerState;
@@ -22,6 +21,7 @@ use crate::apply::ports::{CordonOutcome, PortError};
 use crate::model::desired::Mode;
 use crate::model::ids::{InstanceId, NodeName};
 use crate::model::observed::{CordonReason, Observed};
+use crate::model::saturating_time::later;
 use crate::plan::wire::ResourceChange;
 use crate::plan::{Plan, StaleCordon, stale_cordons};
 

@@ -219,7 +219,8 @@ impl Clock for World {
     }
 
     async fn sleep(&self, duration: SignedDuration) {
-        let until = super::state::later(self.now(), duration.max(SignedDuration::ZERO));
+        let until =
+            crate::model::saturating_time::later(self.now(), duration.max(SignedDuration::ZERO));
         self.state.borrow_mut().advance(until);
         // A sleep cannot fail. The next verb reports the error.
         let failed = self.save().err();

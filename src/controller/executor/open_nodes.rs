@@ -12,9 +12,9 @@ use crate::apply::ports::{CallEffect, Clock, Cluster, PortError};
 use crate::controller::event::Event;
 use crate::controller::nominations::{NominationAnswer, PodNomination};
 use crate::controller::opening::OpenedBatch;
-use crate::controller::persisted_state::later;
 use crate::controller::ports::{SignalSource, StateStore};
 use crate::model::observed::Node;
+use crate::model::saturating_time::later;
 
 /// Rounds of nominations just before nodes open.
 const ROUNDS: u32 = 2;

@@ -12,10 +12,11 @@ use crate::controller::counters::Counter;
 use crate::controller::event::Effect;
 use crate::controller::interruption_message::InterruptionMessage;
 use crate::controller::interruption_queue::MESSAGES_MAX;
-use crate::controller::persisted_state::{InterruptionRecord, later};
+use crate::controller::persisted_state::InterruptionRecord;
 use crate::controller::state::ControllerState;
 use crate::model::ids::InstanceId;
 use crate::model::observed::Instance;
+use crate::model::saturating_time::later;
 use crate::plan::is_managed_member;
 
 /// Owner of an instance.

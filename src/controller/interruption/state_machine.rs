@@ -10,11 +10,12 @@ use crate::apply::eviction_order::{next_to_evict, remaining_attachment};
 use crate::controller::event::Effect;
 use crate::controller::node_health::is_broken;
 use crate::controller::observation::BUSY_REFRESH;
-use crate::controller::persisted_state::{CLOCK_SKEW_MAX, InterruptionRecord, earlier, later};
+use crate::controller::persisted_state::{CLOCK_SKEW_MAX, InterruptionRecord};
 use crate::controller::retry::backoff;
 use crate::controller::status::{Blocked, InterruptionPhase, TerminatingInstance};
 use crate::model::ids::NodeName;
 use crate::model::observed::{CordonReason, Node, Observed, Pod};
+use crate::model::saturating_time::{earlier, later};
 
 /// Evictions start at least this long before the deadline, even without a replacement. About the
 /// termination grace period that Kubernetes gives by default, with a margin.

@@ -2,12 +2,13 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{PersistedState, SOLD_OUT_FOR_MAX, later};
+use super::{PersistedState, SOLD_OUT_FOR_MAX};
 use crate::controller::authorization::SUSPENSION_MAX;
 use crate::controller::gates::BREAK_GLASS_MAX;
 #[cfg(feature = "cluster")]
 use crate::controller::status::Breaker;
 use crate::controller::status::Suspension;
+use crate::model::saturating_time::later;
 
 /// A newer commit waits for CI at most this long.
 const CI_WAIT_MAX: SignedDuration = SUSPENSION_MAX;
