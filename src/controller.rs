@@ -81,7 +81,7 @@ pub use opening::OpenedBatch;
 pub use operator_requests::AuthorizedRequest;
 pub use persisted_state::{
     ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, PersistedState, Quarantine,
-    RemovalRecord, SoldOutOffering, VerifiedCommit,
+    RemovalRecord, VerifiedCommit,
 };
 pub use planning_snapshot::EC2_VISIBILITY_MAX;
 pub use ports::{RevisionPlanner, RevisionSource, SignalSource, StateStore};

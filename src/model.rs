@@ -23,4 +23,5 @@ pub mod saturating_time;
 pub mod shell;
 pub mod similar_name;
 pub mod storage;
+pub mod unavailable_offerings;
 pub mod units;

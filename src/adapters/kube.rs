@@ -34,7 +34,6 @@ mod owner_references;
 mod pod;
 mod preflight;
 mod token_review;
-mod unavailable_offerings;
 mod watch;
 
 pub use apply_events::{ApplyEvents, EVENTS_FLUSH_MAX};
@@ -46,7 +45,6 @@ pub use lease::{
     RENEW_EVERY,
 };
 pub use preflight::SteeringObstacle;
-pub use unavailable_offerings::UnavailableOfferings;
 pub use watch::{ClusterChange, WatchedCluster};
 
 use ::kube::Error;

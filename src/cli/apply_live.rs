@@ -21,6 +21,7 @@ use crate::apply::ports::Clock as _;
 use crate::apply::{ApplySettings, ApplyStatus, Event, LeaseGuard, Ports, Receipt, apply, verify};
 use crate::controller::apply_record;
 use crate::controller::runtime::live_cluster::LiveCluster;
+use crate::model::unavailable_offerings::ExclusionLimits;
 use crate::plan::Plan;
 
 /// Applies an approved plan, with progress on stderr and the receipt on stdout.
@@ -128,7 +129,8 @@ async fn apply_under_lease(
     let _ = tokio::time::timeout(EVENTS_FLUSH_MAX, recording).await;
     let mut last = held.borrow().clone();
     for sold_out in events.sold_out() {
-        last.unavailable_offerings.record(sold_out, SystemClock.now());
+        let (now, limits) = (SystemClock.now(), ExclusionLimits::APPLY);
+        last.unavailable_offerings.record(sold_out, now, limits);
     }
     if let Ok(receipt) = &receipt {
         let whole = receipt.verdict == ApplyStatus::Applied && plan.complete;

@@ -16,6 +16,7 @@ use super::{gates, inflight_launches, reconcile};
 use crate::apply::{ApplyStatus, ChangeOutcome, Event, Outcome, Receipt, Step};
 use crate::model::ids::{Address, Digest, InstanceId, PlanId, PoolName};
 use crate::model::saturating_time::later;
+use crate::model::unavailable_offerings::ExclusionLimits;
 use crate::plan::wire::{Reason, WaveStep};
 use crate::plan::{Plan, planned_pods_at};
 
@@ -256,7 +257,8 @@ impl ControllerState {
                 if let (Some(persisted), Some(exclusion)) =
                     (&mut self.persistence.loaded, capacity_exclusion(event))
                 {
-                    persisted.record_sold_out(exclusion, now);
+                    let limits = ExclusionLimits::CONTROLLER;
+                    persisted.unavailable_offerings.record(exclusion, now, limits);
                 }
             }
             Step::Wave { step: WaveStep::Retire, .. } | Step::InProgress { .. } => {

@@ -147,7 +147,7 @@ impl ControllerState {
             &seen,
             &self.observation.unobserved,
             &interrupted,
-            persisted.exclusions_found_before(fallback_since, self.now),
+            persisted.unavailable_offerings.exclusions_found_before(fallback_since, self.now),
             &self.planning.planned_pods,
         );
         let pass = if self.needs_additive_plan_first(&seen) {

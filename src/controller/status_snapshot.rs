@@ -93,7 +93,9 @@ impl ControllerState {
             history_error: None,
             terminating: self.interruption_statuses(),
             uncordoned: self.interruptions.uncordons.done().to_vec(),
-            sold_out: persisted.map(|persisted| persisted.exclusions(self.now)).unwrap_or_default(),
+            sold_out: persisted
+                .map(|persisted| persisted.unavailable_offerings.exclusions(self.now))
+                .unwrap_or_default(),
             quarantined: quarantine
                 .filter(|(_, quarantine)| self.now < quarantine.until)
                 .map(|(pool, quarantine)| {

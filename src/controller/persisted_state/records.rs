@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::controller::contingency::ApprovedContingency;
 use crate::controller::interruption_message::MessageKind;
 use crate::model::ids::{Digest, InstanceId, PoolName};
-use crate::model::observed::Exclusion;
 
 /// A commit whose signatures were verified. The chain of later commits starts at it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,16 +99,6 @@ pub struct ApprovalRecord {
     /// What is left of the contingency of the plan; absent until the plan was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contingency: Option<ApprovedContingency>,
-}
-
-/// A sold-out offering.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SoldOutOffering {
-    /// The offering, and the end of its exclusion.
-    #[serde(flatten)]
-    pub exclusion: Exclusion,
-    /// Length of the exclusion, in seconds.
-    pub seconds: i64,
 }
 
 /// An interrupted instance.

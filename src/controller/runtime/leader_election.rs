@@ -23,6 +23,7 @@ use crate::controller::state_memory::StateMemory;
 use crate::controller::{LEASE_HOLDER_PREFIX, PersistedState, Signal, StateKeys, StateStore};
 use crate::model::ids::NodeName;
 use crate::model::observed::Pod;
+use crate::model::unavailable_offerings::ExclusionLimits;
 
 /// Renewal interval of the lease. It also bounds the time until a request for the lease is noticed.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
@@ -289,18 +290,8 @@ impl StateStore for LeaderElector {
         if let Some(problem) = problem {
             tracing::warn!(consequence = problem.consequence(), "persisted state is not trusted");
         }
-        // Offerings that applies found sold out are excluded here as well.
-        for exclusion in unavailable_offerings.exclusions(now) {
-            let known = state.exclusions(now);
-            let same = |one: &&crate::model::observed::Exclusion| {
-                one.instance_type == exclusion.instance_type
-                    && one.zone == exclusion.zone
-                    && one.capacity_type == exclusion.capacity_type
-            };
-            if known.iter().find(same).is_none() {
-                state.record_sold_out(exclusion, now);
-            }
-        }
+        // Offerings that applies found without capacity are excluded here as well, and as long.
+        state.unavailable_offerings.merge(&unavailable_offerings, now, ExclusionLimits::APPLY);
         Ok(state)
     }
 
