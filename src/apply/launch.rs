@@ -30,7 +30,7 @@ const CONCURRENT_LAUNCHES_MAX: usize = 8;
 pub(super) struct Booting<'w, 'p> {
     pub(super) work: &'w LaunchWork<'p>,
     pub(super) instance: InstanceId,
-    /// Launched offering, if this apply chose it or found it.
+    /// Offering of the instance, if EC2 named it or an observation shows it.
     pub(super) launched: Option<LaunchedOffering>,
     /// Outcome of the change once the node is Ready.
     pub(super) success: Outcome,
@@ -49,6 +49,14 @@ impl<'w, 'p> Booting<'w, 'p> {
         deadline: Timestamp,
     ) -> Self {
         Self { work, instance, launched: None, success, deadline, cordoned: false, tries: 0 }
+    }
+
+    /// Notes the observed offering of a launched instance if EC2 did not name it.
+    fn note_offering(&mut self, observed: Option<&Observed>) {
+        if self.launched.is_none() && self.work.group.is_none() {
+            let found = observed.and_then(|world| world.instances.get(&self.instance));
+            self.launched = found.map(|found| self.work.launched(&Offering::of_instance(found)));
+        }
     }
 }
 
@@ -109,9 +117,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     return Some(Booting { launched, ..item });
                 }
                 match self.launch(work, ended.len()).await {
-                    Ok((instance, offering)) => {
+                    Ok((instance, launched)) => {
                         let deadline = self.deadline(bound);
-                        let launched = Some(work.launched(&offering));
                         let item = Booting::new(work, instance, Outcome::Done, deadline);
                         return Some(Booting { launched, ..item });
                     }
@@ -132,7 +139,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         &self,
         work: &LaunchWork<'_>,
         ended: usize,
-    ) -> Result<(InstanceId, Offering), String> {
+    ) -> Result<(InstanceId, Option<LaunchedOffering>), String> {
         let mut failure = "no offering is approved".to_owned();
         for (attempt_index, offerings) in work.attempts.iter().enumerate().skip(work.attempt_index)
         {
@@ -155,9 +162,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     for (offering, _) in unavailable.iter().filter_map(|index| nodes.get(*index)) {
                         self.report_unavailable(work, offering);
                     }
-                    let (offering, _) = nodes.get(offering).unwrap_or(&nodes[0]);
-                    self.report_launched(work, &id, offering);
-                    return Ok((id, (*offering).clone()));
+                    let chosen = offering.and_then(|index| nodes.get(index));
+                    let launched = chosen.map(|(offering, _)| work.launched(offering));
+                    let step =
+                        Step::Launched { instance_id: id.clone(), offering: launched.clone() };
+                    self.emit(Some(work.address), step);
+                    return Ok((id, launched));
                 }
                 LaunchOutcome::InsufficientCapacity { reason } => {
                     for (offering, _) in &nodes {
@@ -173,14 +183,6 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     fn report_unavailable(&self, work: &LaunchWork<'_>, offering: &Offering) {
         let Offering { instance_type, zone, capacity_type } = offering.clone();
         self.emit(Some(work.address), Step::NoCapacity { instance_type, zone, capacity_type });
-    }
-
-    fn report_launched(&self, work: &LaunchWork<'_>, id: &InstanceId, offering: &Offering) {
-        let LaunchedOffering { instance_type, zone, capacity_type, instead_of } =
-            work.launched(offering);
-        let instance_id = id.clone();
-        let step = Step::Launched { instance_id, instance_type, zone, capacity_type, instead_of };
-        self.emit(Some(work.address), step);
     }
 
     async fn record_attempt(
@@ -295,7 +297,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             let observed = self.observe_complete().await;
             let (mut waiting, mut overdue, mut interrupted) = (Vec::new(), Vec::new(), Vec::new());
             let mut late = Vec::new();
-            for item in booting {
+            for mut item in booting {
+                item.note_offering(observed.as_ref());
                 let state =
                     observed.as_ref().map_or(BootState::Booting, |world| boot_state(&item, world));
                 match state {

@@ -192,15 +192,9 @@ pub enum Step {
     Launched {
         /// Launched instance.
         instance_id: InstanceId,
-        /// Instance type.
-        instance_type: InstanceTypeName,
-        /// Availability zone.
-        zone: ZoneName,
-        /// Capacity type.
-        capacity_type: CapacityType,
-        /// Planned offering, if EC2 launched an alternative.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        instead_of: Option<String>,
+        /// Its offering, if EC2 names it.
+        #[serde(flatten)]
+        offering: Option<LaunchedOffering>,
     },
     /// EC2 has insufficient capacity for an offering. EC2 or the apply chooses another approved
     /// offering.

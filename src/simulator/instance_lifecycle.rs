@@ -35,7 +35,7 @@ impl ClientToken {
     fn to_launched(&self) -> LaunchedInstance {
         let Self { instance, offering, .. } = self;
         let unavailable = (0..*offering).collect();
-        LaunchedInstance { id: instance.clone(), offering: *offering, unavailable }
+        LaunchedInstance { id: instance.clone(), offering: Some(*offering), unavailable }
     }
 }
 

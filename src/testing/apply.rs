@@ -252,6 +252,8 @@ pub(crate) struct FaultyPorts<'w> {
     pub(crate) edit_objects: Cell<ReadEdit<ClusterObjects>>,
     /// Number of reads of all Kubernetes objects.
     pub(crate) reads: Cell<usize>,
+    /// True if launches do not name the offering that was chosen.
+    pub(crate) hides_offerings: bool,
     /// True if the deletion of a pod is refused.
     pub(crate) refuses_deletions: bool,
     /// True if an eviction takes a moment, in which other calls may begin.
@@ -282,6 +284,7 @@ impl<'w> FaultyPorts<'w> {
             edit_found: Cell::new(|_| Ok(())),
             edit_objects: Cell::new(|_| Ok(())),
             reads: Cell::new(0),
+            hides_offerings: false,
             refuses_deletions: false,
             evicts_slowly: false,
             evictions: Cell::default(),
@@ -332,7 +335,11 @@ impl Cloud for FaultyPorts<'_> {
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
-        self.write(self.world.launch(request)).await
+        let mut outcome = self.write(self.world.launch(request)).await?;
+        if let LaunchOutcome::Launched(launched) = &mut outcome {
+            launched.offering = launched.offering.filter(|_| !self.hides_offerings);
+        }
+        Ok(outcome)
     }
 
     async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {

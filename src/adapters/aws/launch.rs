@@ -289,13 +289,9 @@ fn launch_outcome(
     let unavailable: BTreeSet<usize> = unavailable.collect();
     for found in answer.instances.unwrap_or_default() {
         let chosen = named_override(overrides, found.launch_template_and_overrides());
-        let same_type = |of: &&FleetOverride| {
-            found.instance_type().is_some_and(|kind| kind.as_str() == of.instance_type.as_str())
-        };
-        let chosen = chosen.or_else(|| overrides.iter().find(same_type));
-        let offering = chosen.map_or(0, |of| of.offering);
+        let offering = chosen.map(|of| of.offering);
         if let Some(id) = found.instance_ids.unwrap_or_default().into_iter().next() {
-            let unavailable = unavailable.iter().copied().filter(|index| *index != offering);
+            let unavailable = unavailable.iter().copied().filter(|index| Some(*index) != offering);
             let unavailable = unavailable.collect();
             let id = id.into();
             return Ok(LaunchOutcome::Launched(LaunchedInstance { id, offering, unavailable }));
@@ -390,8 +386,31 @@ mod tests {
             .errors(error("InsufficientInstanceCapacity", &overrides[1]))
             .errors(error("UnsupportedOperation", &overrides[0]));
         let found = launch_outcome(answer.build(), &overrides).expect("launched");
-        let expected = LaunchedInstance { id: "i-1".into(), offering: 3, unavailable: vec![1] };
+        let expected =
+            LaunchedInstance { id: "i-1".into(), offering: Some(3), unavailable: vec![1] };
         assert_eq!(found, LaunchOutcome::Launched(expected));
+    }
+
+    #[test]
+    fn offering_that_the_response_does_not_name_is_unknown() {
+        let overrides = overrides();
+        let other = FleetOverride {
+            offering: 0,
+            template: "template-0".to_owned(),
+            instance_type: "m5.large".into(),
+            subnet: "subnet-z".to_owned(),
+        };
+        for named in [None, Some(named(&other))] {
+            let instance = CreateFleetInstance::builder()
+                .instance_ids("i-1")
+                .instance_type(InstanceType::M5Large)
+                .set_launch_template_and_overrides(named);
+            let answer = CreateFleetOutput::builder().instances(instance.build());
+            let found = launch_outcome(answer.build(), &overrides).expect("launched");
+            let expected =
+                LaunchedInstance { id: "i-1".into(), offering: None, unavailable: vec![] };
+            assert_eq!(found, LaunchOutcome::Launched(expected));
+        }
     }
 
     #[test]

@@ -109,8 +109,9 @@ pub enum LaunchOutcome {
 pub struct LaunchedInstance {
     /// ID of the instance.
     pub id: InstanceId,
-    /// Index of the chosen offering in the request. The preferred offering has index 0.
-    pub offering: usize,
+    /// Index of the chosen offering in the request, if EC2 names it. The preferred offering has
+    /// index 0.
+    pub offering: Option<usize>,
     /// Indexes of the offerings that EC2 reported without capacity.
     pub unavailable: Vec<usize>,
 }
@@ -118,7 +119,7 @@ pub struct LaunchedInstance {
 impl From<InstanceId> for LaunchedInstance {
     /// Returns an instance of the preferred offering.
     fn from(id: InstanceId) -> Self {
-        Self { id, offering: 0, unavailable: Vec::new() }
+        Self { id, offering: Some(0), unavailable: Vec::new() }
     }
 }
 

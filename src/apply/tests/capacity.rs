@@ -171,6 +171,23 @@ fn receipt_names_the_offering_that_ec2_chose() {
 }
 
 #[test]
+fn receipt_has_the_observed_offering_that_ec2_did_not_name() {
+    let world = fleet();
+    let plan = spot_plan(&world);
+    set_no_capacity(&world, "m6i.large");
+    let catalog = catalog();
+    let ports = FaultyPorts { hides_offerings: true, ..FaultyPorts::without_fault(&world) };
+    let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
+    let (receipt, events) = apply_over(&plan, &ports, &settings);
+    let receipt = receipt.expect("not refused");
+    let launched = receipt.outcomes.iter().filter_map(|o| o.launched.as_ref());
+    let launched: Vec<&str> = launched.map(|o| o.instance_type.as_str()).collect();
+    assert_eq!(launched, ["m7i.large"; 3], "{receipt:?}");
+    let is_unknown = |event: &&Event| matches!(event.step, Step::Launched { offering: None, .. });
+    assert_eq!(events.iter().filter(is_unknown).count(), 3);
+}
+
+#[test]
 fn alternative_missing_in_the_catalog_is_never_launched() {
     let world = fleet();
     let mut plan = plan(&world);

@@ -100,6 +100,7 @@ impl AwsApi {
         };
         Ok(match outcome {
             LaunchOutcome::Launched(LaunchedInstance { id, offering, unavailable }) => {
+                let offering = offering.unwrap_or_default();
                 let FleetOffering { template, kind, subnet } = offerings[offering];
                 let groups = &templates[template].security_groups;
                 let launched_with = LaunchedWith {
