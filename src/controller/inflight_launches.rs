@@ -280,8 +280,7 @@ fn launch_digests(plan: &Plan) -> BTreeMap<Address, String> {
         let alternatives = alternatives.get(&row.address);
         let price = alternatives.and_then(|_| prices.get(&row.address));
         let decides = (&row.address, &row.change, alternatives, price);
-        let digest = canonical::sha256(&decides).unwrap_or_default();
-        digest.chars().take(DIGEST_LENGTH).collect()
+        canonical::short_digest(&decides, DIGEST_LENGTH)
     };
     let own = reconcile::launched_rows(plan).filter(own);
     own.map(|row| (row.address.clone(), digest(row))).collect()

@@ -49,6 +49,8 @@ const CONFIRMED_MAX: usize = 200;
 /// or not at all.
 const APPROVALS_WITH_ROWS_MAX: usize = 3;
 const APPROVED_ROWS_MAX: usize = 500;
+/// Stored digits of the digest of an approved change.
+const CHANGE_DIGEST_LENGTH: usize = 20;
 /// Number of steps in which launches are compacted until the state fits; each step measures the
 /// size once.
 const COMPACTION_STEPS: usize = 8;
@@ -407,9 +409,7 @@ pub(super) fn change_digests(plan: &Plan) -> impl Iterator<Item = (&Address, Str
     rows.map(|row| {
         // A node that was to go because it was empty is not approved to go with pods.
         let change = (&row.address, &row.change, &row.action_reason);
-        let digest = canonical::sha256(&change).unwrap_or_default();
-        let short = digest.trim_start_matches("sha256:").chars().take(20).collect();
-        (&row.address, short)
+        (&row.address, canonical::short_digest(&change, CHANGE_DIGEST_LENGTH))
     })
 }
 
