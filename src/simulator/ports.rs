@@ -172,6 +172,13 @@ impl Cluster for World {
         Ok(())
     }
 
+    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        const VERB: &str = "nominate pod";
+        self.check_saved(VERB)?;
+        let result = self.state.borrow_mut().nominate(pod, node);
+        result.map_err(|reason| refused(VERB, reason))
+    }
+
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
         const VERB: &str = "evict pod";
         self.check_saved(VERB)?;
@@ -196,19 +203,6 @@ impl Cluster for World {
         self.check_saved(VERB)?;
         self.log_call(|at| PortCall::DeleteNode { at, node: node.clone() });
         let result = self.state.borrow_mut().delete_node(node, uid);
-        result.map_err(|reason| refused(VERB, reason))
-    }
-}
-
-impl World {
-    /// Sets the node that the scheduler tries first for a pending pod.
-    ///
-    /// # Errors
-    /// If the pod no longer exists.
-    pub fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
-        const VERB: &str = "nominate pod";
-        self.check_saved(VERB)?;
-        let result = self.state.borrow_mut().nominate(pod, node);
         result.map_err(|reason| refused(VERB, reason))
     }
 }

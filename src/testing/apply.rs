@@ -1,8 +1,9 @@
 //! A small simulated fleet, a plan with launches, replacements and retirements, and failing ports.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 
 use jiff::{SignedDuration, Timestamp};
@@ -260,6 +261,8 @@ pub(crate) struct FaultyPorts<'w> {
     pub(crate) evicts_slowly: bool,
     /// Current and maximum number of evictions in progress.
     pub(crate) evictions: Cell<(usize, usize)>,
+    /// Nominated pods, each with its node.
+    pub(crate) nominated: RefCell<Vec<(Arc<str>, NodeName)>>,
     /// Callback before a node is cordoned or uncordoned.
     pub(crate) before_cordon: Option<&'w dyn Fn(&Node)>,
     /// Callback before a single node is read.
@@ -288,6 +291,7 @@ impl<'w> FaultyPorts<'w> {
             refuses_deletions: false,
             evicts_slowly: false,
             evictions: Cell::default(),
+            nominated: RefCell::default(),
             before_cordon: None,
             before_node_read: None,
         }
@@ -388,6 +392,11 @@ impl Cluster for FaultyPorts<'_> {
 
     async fn open(&self, node: &Node) -> Result<(), PortError> {
         self.write(self.world.open(node)).await
+    }
+
+    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        self.nominated.borrow_mut().push((Arc::clone(&pod.name), node.clone()));
+        self.write(self.world.nominate(pod, node)).await
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {

@@ -64,6 +64,23 @@ impl Cluster for Kubernetes {
         }
     }
 
+    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        const VERB: &str = "nominate pod";
+        let pods: Api<ApiPod> = Api::namespaced(self.writer.clone(), pod.namespace.as_str());
+        // The nomination is part of the pod status, not a binding. The UID in the patch is a precondition, as for nodes.
+        let patch = json!({
+            "metadata": { "uid": pod.uid }, "status": { "nominatedNodeName": node.as_str() },
+        });
+        let params =
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        let patch = Patch::Merge(&patch);
+        let patched = pods.patch_status(&pod.name, &params, &patch);
+        match tokio::time::timeout(WRITE_TIMEOUT, patched).await {
+            Ok(patched) => patched.map(|_| ()).map_err(|error| port_error(VERB, &error)),
+            Err(_) => Err(unanswered(VERB)),
+        }
+    }
+
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
         let pods: Api<ApiPod> = Api::namespaced(self.writer.clone(), pod.namespace.as_str());
         // Built by hand: the client library misspells the options, and the API server then ignores
@@ -197,28 +214,6 @@ impl Kubernetes {
             }
         }
         Ok(false)
-    }
-
-    /// Sets the node that the scheduler tries first for a pending pod. This is part of the pod
-    /// status, not a binding.
-    ///
-    /// # Errors
-    /// Returns an error if it cannot be written. The scheduler then chooses freely.
-    pub async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
-        const VERB: &str = "nominate pod";
-        let pods: Api<ApiPod> = Api::namespaced(self.writer.clone(), pod.namespace.as_str());
-        // The UID in the patch is a precondition, as for nodes.
-        let patch = json!({
-            "metadata": { "uid": pod.uid }, "status": { "nominatedNodeName": node.as_str() },
-        });
-        let params =
-            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-        let patch = Patch::Merge(&patch);
-        let patched = pods.patch_status(&pod.name, &params, &patch);
-        match tokio::time::timeout(WRITE_TIMEOUT, patched).await {
-            Ok(patched) => patched.map(|_| ()).map_err(|error| port_error(VERB, &error)),
-            Err(_) => Err(unanswered(VERB)),
-        }
     }
 }
 

@@ -190,6 +190,10 @@ impl Cluster for WatchedCluster {
         self.kubernetes.open(node).await
     }
 
+    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        self.kubernetes.nominate(pod, node).await
+    }
+
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
         self.kubernetes.evict(pod).await
     }

@@ -83,6 +83,9 @@ pub trait Cluster {
     /// Opens a closed node: removes the taint [`crate::model::pod::OPENING_TAINT`]. It succeeds if
     /// the node no longer has the taint, no longer exists, or was replaced by another of that name.
     fn open(&self, node: &Node) -> impl Future<Output = Result<(), PortError>>;
+    /// Sets the node that the scheduler tries first for a pending pod. If it fails, the scheduler
+    /// chooses freely.
+    fn nominate(&self, pod: &Pod, node: &NodeName) -> impl Future<Output = Result<(), PortError>>;
     /// Evicts a pod through the Eviction API. A deleted pod counts as evicted.
     fn evict(&self, pod: &Pod) -> impl Future<Output = Result<EvictOutcome, PortError>>;
     /// Deletes a pod, whatever its disruption budgets say. Its containers get `grace_seconds`, at

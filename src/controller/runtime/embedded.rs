@@ -31,7 +31,7 @@ use crate::controller::{
     RevisionPlanner, RevisionSource, Signal, SignalSource, StateStore, VerifiedCommit,
     run as run_controller,
 };
-use crate::model::ids::{NodeName, Uid};
+use crate::model::ids::Uid;
 use crate::model::observed::{Observed, Pod};
 use crate::plan::{Plan, RevalidatedPlan};
 use crate::simulator::{Delivery, World, eksctl_groups};
@@ -279,10 +279,6 @@ impl<R> StateStore for EmbeddedPorts<R> {
             reason,
             effect: CallEffect::Unknown,
         })
-    }
-
-    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
-        self.world.nominate(pod, node)
     }
 }
 

@@ -21,8 +21,6 @@ use crate::apply::ports::{CallEffect, Clock as _, PortError};
 use crate::controller::apply_record::read_persisted_state;
 use crate::controller::state_memory::StateMemory;
 use crate::controller::{LEASE_HOLDER_PREFIX, PersistedState, Signal, StateKeys, StateStore};
-use crate::model::ids::NodeName;
-use crate::model::observed::Pod;
 use crate::model::unavailable_offerings::ExclusionLimits;
 
 /// Renewal interval of the lease. It also bounds the time until a request for the lease is noticed.
@@ -323,10 +321,6 @@ impl StateStore for LeaderElector {
                 Err(write_error(error.to_string()))
             }
         }
-    }
-
-    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
-        self.kubernetes.nominate(pod, node).await
     }
 }
 

@@ -295,6 +295,13 @@ impl Cluster for Replica {
         self.reply(VERB).await
     }
 
+    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        let by = self.write_call("nominate pod").await?;
+        self.shared.note(&by, CallKind::Nominate(pod.uid.clone(), node.clone()));
+        self.shared.world.nominate(pod, node).await?;
+        self.reply("nominate pod").await
+    }
+
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
         let by = self.write_call("evict pod").await?;
         if self.shared.faults.get().kubernetes_down {
@@ -379,13 +386,6 @@ impl StateStore for Replica {
         *self.shared.persisted_state.borrow_mut() =
             PersistedState { ci_apply: applied, ..persisted_state.clone() };
         self.reply("write record").await
-    }
-
-    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
-        let by = self.write_call("nominate pod").await?;
-        self.shared.note(&by, CallKind::Nominate(pod.uid.clone(), node.clone()));
-        self.shared.world.nominate(pod, node)?;
-        self.reply("nominate pod").await
     }
 }
 
