@@ -318,7 +318,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         if !node.unschedulable || lacks_time {
             let grace_period_began_at = period.map(|_| now);
             let mark = CordonMark { reason: CordonReason::Drain, grace_period_began_at };
-            match self.ports.cluster.cordon(node, Some(mark)).await {
+            match self.ports.cluster.cordon(node, mark).await {
                 Ok(CordonOutcome::Written) => {
                     self.emit(Some(work.address), Step::Cordoned { node: node.name.clone() });
                 }

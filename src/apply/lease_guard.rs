@@ -81,13 +81,14 @@ impl<P: Cluster> Cluster for LeaseGuard<'_, P> {
         self.port.node(name).await
     }
 
-    async fn cordon(
-        &self,
-        node: &Node,
-        mark: Option<CordonMark>,
-    ) -> Result<CordonOutcome, PortError> {
+    async fn cordon(&self, node: &Node, mark: CordonMark) -> Result<CordonOutcome, PortError> {
         self.check("cordon node")?;
         self.port.cordon(node, mark).await
+    }
+
+    async fn uncordon(&self, node: &Node) -> Result<CordonOutcome, PortError> {
+        self.check("uncordon node")?;
+        self.port.uncordon(node).await
     }
 
     async fn open(&self, node: &Node) -> Result<(), PortError> {

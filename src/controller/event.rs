@@ -155,12 +155,17 @@ pub enum Event {
         /// The receipt, or the reason why the apply was refused.
         result: Result<Box<Receipt>, String>,
     },
-    /// An attempt to cordon or uncordon a node ended.
+    /// An attempt to cordon a node ended.
     Cordoned {
         /// The instance.
         instance: InstanceId,
-        /// Purpose of the cordon; `None` to uncordon.
-        mark: Option<CordonReason>,
+        /// Result of the call.
+        result: Result<CordonOutcome, PortError>,
+    },
+    /// An attempt to uncordon a node ended.
+    Uncordoned {
+        /// The instance.
+        instance: InstanceId,
         /// Result of the call.
         result: Result<CordonOutcome, PortError>,
     },
@@ -295,14 +300,21 @@ pub enum Effect {
     },
     /// Tell every apply to undo its drains and start nothing new.
     InterruptApplies,
-    /// Cordon or uncordon the node of an instance.
+    /// Cordon the node of an instance.
     Cordon {
         /// The instance.
         instance: InstanceId,
         /// The node, as it was observed.
         node: Box<Node>,
-        /// Purpose of the cordon; `None` to uncordon.
-        mark: Option<CordonReason>,
+        /// Purpose of the cordon.
+        reason: CordonReason,
+    },
+    /// Uncordon the node of an instance.
+    Uncordon {
+        /// The instance.
+        instance: InstanceId,
+        /// The node, as it was observed.
+        node: Box<Node>,
     },
     /// Cordon the node of an interrupted instance while an apply holds the lease.
     CordonWithoutLease {

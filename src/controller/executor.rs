@@ -346,8 +346,11 @@ where
                     previous_attempts,
                 },
             ),
-            Effect::Cordon { instance, node, mark } => {
-                Box::pin(node_writes::cordon(ports, instance, node, mark))
+            Effect::Cordon { instance, node, reason } => {
+                Box::pin(node_writes::cordon(ports, instance, node, reason))
+            }
+            Effect::Uncordon { instance, node } => {
+                Box::pin(node_writes::uncordon(ports, instance, node))
             }
             Effect::CordonWithoutLease { node } => {
                 Box::pin(node_writes::cordon_without_lease(cluster, node))

@@ -30,7 +30,7 @@ use super::state::ControllerState;
 use super::status::{InterruptionPhase, TerminatingInstance};
 use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
 use crate::model::ids::{InstanceId, NodeName};
-use crate::model::observed::{CordonReason, Instance, InstanceState, Node, Observed, Pod};
+use crate::model::observed::{Instance, InstanceState, Node, Observed, Pod};
 use crate::model::saturating_time::later;
 
 /// Deletion of the node of a terminated instance is retried for this long, as in an apply.
@@ -49,6 +49,7 @@ impl StepScope {
     pub(super) fn for_event(event: &Event) -> Self {
         match event {
             Event::Cordoned { instance, .. }
+            | Event::Uncordoned { instance, .. }
             | Event::Evicted { instance, .. }
             | Event::TerminateFinished { instance, .. }
             | Event::NodeDeleted { instance, .. } => Self::Only(vec![instance.clone()]),
@@ -326,35 +327,49 @@ impl ControllerState {
         !world.instances.values().any(is_booting)
     }
 
-    /// Records the result of cordoning a node, or of uncordoning it where there is no `mark`.
     pub(super) fn on_cordoned(
         &mut self,
         instance: &InstanceId,
-        mark: Option<CordonReason>,
         end: &Result<CordonOutcome, PortError>,
     ) {
         self.counters.count_kubernetes(end);
-        let was_stale = mark.is_none() && self.on_uncordoned(instance, end);
+        let Some(interruption) = self.interruptions.all.get_mut(instance) else { return };
+        interruption.cordoning = false;
+        if matches!(end, Ok(CordonOutcome::Written)) {
+            interruption.await_replacement(self.now);
+            interruption.unschedulable = true;
+        }
+        self.await_observation_of(instance);
+    }
+
+    pub(super) fn on_uncordoned(
+        &mut self,
+        instance: &InstanceId,
+        end: &Result<CordonOutcome, PortError>,
+    ) {
+        self.counters.count_kubernetes(end);
+        let was_stale = self.finish_stale_uncordon(instance, end);
         let Some(interruption) = self.interruptions.all.get_mut(instance) else { return };
         // The end of a stale cordon says nothing about the cordon of this interruption.
         interruption.cordoning &= was_stale;
-        match (end, mark) {
-            (Ok(CordonOutcome::Outdated) | Err(_), _) => {}
-            (Ok(CordonOutcome::Written), None) if interruption.drain_abandoned && !was_stale => {
+        if matches!(end, Ok(CordonOutcome::Written)) {
+            if interruption.drain_abandoned && !was_stale {
                 self.forget_interruption(instance);
                 return;
             }
             // The uncordon began before the interruption was known.
-            (Ok(CordonOutcome::Written), None) => interruption.unschedulable = false,
-            (Ok(CordonOutcome::Written), Some(_)) => {
-                interruption.await_replacement(self.now);
-                interruption.unschedulable = true;
-            }
+            interruption.unschedulable = false;
         }
-        // Only an observation that starts after the write shows its effect. A failed write may have
-        // been carried out.
-        interruption.trusted_from = self.observation.next_number();
-        self.observation.observe_soon(self.now);
+        self.await_observation_of(instance);
+    }
+
+    /// Trusts only an observation of an instance that starts after a write to its node: earlier
+    /// ones do not show it. A failed write may have been carried out.
+    fn await_observation_of(&mut self, instance: &InstanceId) {
+        if let Some(interruption) = self.interruptions.all.get_mut(instance) {
+            interruption.trusted_from = self.observation.next_number();
+            self.observation.observe_soon(self.now);
+        }
     }
 
     pub(super) fn on_evicted(&mut self, ends: &[Result<EvictOutcome, PortError>]) {

@@ -174,14 +174,14 @@ impl ControllerState {
                 .in_progress
                 .insert(instance.clone(), UncordonInProgress { node: name, unschedulable });
             let (instance, node) = (instance.clone(), Box::new(node.clone()));
-            effects.push(Effect::Cordon { instance, node, mark: None });
+            effects.push(Effect::Uncordon { instance, node });
         }
         self.interruptions.uncordons.has_in_progress()
     }
 
     /// Records the end of a stale-cordon removal; returns whether one was in progress for
     /// `instance`.
-    pub(super) fn on_uncordoned(
+    pub(super) fn finish_stale_uncordon(
         &mut self,
         instance: &InstanceId,
         end: &Result<CordonOutcome, PortError>,

@@ -192,9 +192,8 @@ impl ControllerState {
                 self.on_offering_attempt_requested(ticket, address, attempt, &mut effects);
             }
             Event::ApplyFinished { ticket, result: end } => self.on_apply_finished(ticket, end),
-            Event::Cordoned { instance, mark, result: end } => {
-                self.on_cordoned(&instance, mark, &end);
-            }
+            Event::Cordoned { instance, result: end } => self.on_cordoned(&instance, &end),
+            Event::Uncordoned { instance, result: end } => self.on_uncordoned(&instance, &end),
             Event::CordonedWithoutLease { node: _, result: end } => self.on_shielded(&end),
             Event::Evicted { instance: _, results } => self.on_evicted(&results),
             Event::TerminateFinished { instance, result: end } => {

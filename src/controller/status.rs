@@ -184,8 +184,10 @@ pub enum ControllerAction {
     LoadState,
     /// Persist the state.
     SaveState,
-    /// Cordon or uncordon a node.
+    /// Cordon a node.
     Cordon,
+    /// Uncordon a node.
+    Uncordon,
     /// Evict pods.
     Evict,
     /// Terminate an instance.
@@ -210,6 +212,7 @@ impl ControllerAction {
             Self::LoadState => "load-state",
             Self::SaveState => "save-state",
             Self::Cordon => "cordon",
+            Self::Uncordon => "uncordon",
             Self::Evict => "evict",
             Self::Terminate => "terminate",
             Self::DeleteNode => "delete-node",

@@ -149,19 +149,12 @@ impl Cluster for World {
         })
     }
 
-    async fn cordon(
-        &self,
-        node: &Node,
-        mark: Option<CordonMark>,
-    ) -> Result<CordonOutcome, PortError> {
-        const VERB: &str = "cordon node";
-        self.check_saved(VERB)?;
-        let outcome = self.state.borrow_mut().cordon(node, mark);
-        if outcome == CordonOutcome::Written {
-            let (node, unschedulable) = (node.name.clone(), mark.is_some());
-            self.log_call(|at| PortCall::Cordon { at, node, unschedulable });
-        }
-        Ok(outcome)
+    async fn cordon(&self, node: &Node, mark: CordonMark) -> Result<CordonOutcome, PortError> {
+        self.write_cordon("cordon node", node, Some(mark))
+    }
+
+    async fn uncordon(&self, node: &Node) -> Result<CordonOutcome, PortError> {
+        self.write_cordon("uncordon node", node, None)
     }
 
     async fn open(&self, node: &Node) -> Result<(), PortError> {
@@ -204,6 +197,24 @@ impl Cluster for World {
         self.log_call(|at| PortCall::DeleteNode { at, node: node.clone() });
         let result = self.state.borrow_mut().delete_node(node, uid);
         result.map_err(|reason| refused(VERB, reason))
+    }
+}
+
+impl World {
+    /// Cordons a node with `mark`, or uncordons it if there is none.
+    fn write_cordon(
+        &self,
+        verb: &str,
+        node: &Node,
+        mark: Option<CordonMark>,
+    ) -> Result<CordonOutcome, PortError> {
+        self.check_saved(verb)?;
+        let outcome = self.state.borrow_mut().cordon(node, mark);
+        if outcome == CordonOutcome::Written {
+            let (node, unschedulable) = (node.name.clone(), mark.is_some());
+            self.log_call(|at| PortCall::Cordon { at, node, unschedulable });
+        }
+        Ok(outcome)
     }
 }
 

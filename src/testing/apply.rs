@@ -379,15 +379,18 @@ impl Cluster for FaultyPorts<'_> {
         self.world.node(name).await
     }
 
-    async fn cordon(
-        &self,
-        node: &Node,
-        mark: Option<CordonMark>,
-    ) -> Result<CordonOutcome, PortError> {
+    async fn cordon(&self, node: &Node, mark: CordonMark) -> Result<CordonOutcome, PortError> {
         if let Some(callback) = self.before_cordon {
             callback(node);
         }
         self.write(self.world.cordon(node, mark)).await
+    }
+
+    async fn uncordon(&self, node: &Node) -> Result<CordonOutcome, PortError> {
+        if let Some(callback) = self.before_cordon {
+            callback(node);
+        }
+        self.write(self.world.uncordon(node)).await
     }
 
     async fn open(&self, node: &Node) -> Result<(), PortError> {

@@ -160,8 +160,8 @@ impl ControllerHarness {
             Effect::CordonWithoutLease { node } => {
                 Some(format!("shields {} {}", node.name, node.uid))
             }
-            Effect::Cordon { node, mark: None, .. } => Some(format!("uncordons {}", node.name)),
-            Effect::Cordon { node, mark: Some(_), .. } => Some(format!("cordons {}", node.name)),
+            Effect::Uncordon { node, .. } => Some(format!("uncordons {}", node.name)),
+            Effect::Cordon { node, .. } => Some(format!("cordons {}", node.name)),
             Effect::Acknowledge { receipt } => Some(format!("takes off {receipt}")),
             Effect::Evict { instance, .. } => Some(format!("drains {instance}")),
             Effect::Terminate { instance, .. } => Some(format!("ends {instance}")),

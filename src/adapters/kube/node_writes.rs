@@ -40,18 +40,12 @@ impl Cluster for Kubernetes {
         self.read_node(name).await
     }
 
-    async fn cordon(
-        &self,
-        node: &Node,
-        mark: Option<CordonMark>,
-    ) -> Result<CordonOutcome, PortError> {
-        const VERB: &str = "cordon node";
-        match tokio::time::timeout(WRITE_TIMEOUT, self.cordon_if_unchanged(node, mark)).await {
-            Ok(Ok(Some(outcome))) => Ok(outcome),
-            Ok(Ok(None)) => Err(conflicting(VERB)),
-            Ok(Err(error)) => Err(port_error(VERB, &error)),
-            Err(_) => Err(unanswered(VERB)),
-        }
+    async fn cordon(&self, node: &Node, mark: CordonMark) -> Result<CordonOutcome, PortError> {
+        self.write_cordon("cordon node", node, Some(mark)).await
+    }
+
+    async fn uncordon(&self, node: &Node) -> Result<CordonOutcome, PortError> {
+        self.write_cordon("uncordon node", node, None).await
     }
 
     async fn open(&self, node: &Node) -> Result<(), PortError> {
@@ -140,6 +134,21 @@ impl Cluster for Kubernetes {
 }
 
 impl Kubernetes {
+    /// Cordons a node with `mark`, or uncordons it if there is none.
+    async fn write_cordon(
+        &self,
+        verb: &str,
+        node: &Node,
+        mark: Option<CordonMark>,
+    ) -> Result<CordonOutcome, PortError> {
+        match tokio::time::timeout(WRITE_TIMEOUT, self.cordon_if_unchanged(node, mark)).await {
+            Ok(Ok(Some(outcome))) => Ok(outcome),
+            Ok(Ok(None)) => Err(conflicting(verb)),
+            Ok(Err(error)) => Err(port_error(verb, &error)),
+            Err(_) => Err(unanswered(verb)),
+        }
+    }
+
     /// Cordons or uncordons a node whose cordon state is as observed. Kubelets update their nodes
     /// often, most of all during boot. The precondition is therefore the state that was just read,
     /// not the observed resource version. Returns `None` if concurrent writes exhausted the

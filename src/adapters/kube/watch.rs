@@ -154,6 +154,14 @@ impl WatchedCluster {
         }
     }
 
+    fn record_cordon(&self, node: &Node, outcome: CordonOutcome, mark: Option<CordonMark>) {
+        let written = match outcome {
+            CordonOutcome::Written => PendingWrite::Cordoned(mark),
+            CordonOutcome::Outdated => PendingWrite::Concurrent(node.cordon_state()),
+        };
+        self.record_write(&node.name, &node.uid, written);
+    }
+
     fn record_write(&self, node: &NodeName, uid: &Uid, written: PendingWrite) {
         let entry = (uid.clone(), written, Instant::now());
         self.state.lock().pending_writes.insert(node.clone(), entry);
@@ -172,17 +180,15 @@ impl Cluster for WatchedCluster {
         self.kubernetes.node(name).await
     }
 
-    async fn cordon(
-        &self,
-        node: &Node,
-        mark: Option<CordonMark>,
-    ) -> Result<CordonOutcome, PortError> {
+    async fn cordon(&self, node: &Node, mark: CordonMark) -> Result<CordonOutcome, PortError> {
         let outcome = self.kubernetes.cordon(node, mark).await?;
-        let written = match outcome {
-            CordonOutcome::Written => PendingWrite::Cordoned(mark),
-            CordonOutcome::Outdated => PendingWrite::Concurrent(node.cordon_state()),
-        };
-        self.record_write(&node.name, &node.uid, written);
+        self.record_cordon(node, outcome, Some(mark));
+        Ok(outcome)
+    }
+
+    async fn uncordon(&self, node: &Node) -> Result<CordonOutcome, PortError> {
+        let outcome = self.kubernetes.uncordon(node).await?;
+        self.record_cordon(node, outcome, None);
         Ok(outcome)
     }
 

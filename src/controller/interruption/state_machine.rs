@@ -341,15 +341,16 @@ impl Interruption {
         self.latest_eviction_start(true).map_or(most, |latest| latest.min(most))
     }
 
-    fn request_cordon(
-        &mut self,
-        node: &Node,
-        mark: Option<CordonReason>,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn request_cordon(&mut self, node: &Node, effects: &mut Vec<Effect>) {
         self.cordoning = true;
         let (instance, node) = (self.record.instance.clone(), Box::new(node.clone()));
-        effects.push(Effect::Cordon { instance, node, mark });
+        effects.push(Effect::Cordon { instance, node, reason: CordonReason::Interruption });
+    }
+
+    fn request_uncordon(&mut self, node: &Node, effects: &mut Vec<Effect>) {
+        self.cordoning = true;
+        let (instance, node) = (self.record.instance.clone(), Box::new(node.clone()));
+        effects.push(Effect::Uncordon { instance, node });
     }
 
     pub(super) fn step(
@@ -371,7 +372,7 @@ impl Interruption {
                 return if observed { Transition::Finished } else { Transition::Continue };
             };
             if observed && self.begin_attempt(now, RETRY_MAX) {
-                self.request_cordon(node, None, effects);
+                self.request_uncordon(node, effects);
             }
             return Transition::Continue;
         }
@@ -382,7 +383,7 @@ impl Interruption {
         {
             self.unschedulable &= !observed;
             if observed && self.begin_attempt(now, RETRY_MAX) {
-                self.request_cordon(node, Some(CordonReason::Interruption), effects);
+                self.request_cordon(node, effects);
             }
             return Transition::Continue;
         }
@@ -392,7 +393,7 @@ impl Interruption {
             // The apply that drains the node, or its successor, would uncordon it.
             Progress::Noticed { .. } if let Some(node) = node.filter(of_drain) => {
                 if observed && self.begin_attempt(now, RETRY_MAX) {
-                    self.request_cordon(node, Some(CordonReason::Interruption), effects);
+                    self.request_cordon(node, effects);
                 }
             }
             // A missing node proves nothing in a partial observation, and little if it had joined.
@@ -445,7 +446,7 @@ impl Interruption {
             return Transition::Finished;
         };
         if observed && !drained && self.begin_attempt(now, RETRY_MAX) {
-            self.request_cordon(node, None, effects);
+            self.request_uncordon(node, effects);
         }
         Transition::Continue
     }

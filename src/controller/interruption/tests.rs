@@ -110,8 +110,7 @@ fn with_a_drain(seconds: i64) -> Observed {
 }
 
 fn cordoned(end: CordonOutcome) -> Event {
-    let mark = Some(CordonReason::Interruption);
-    Event::Cordoned { instance: "i-1".into(), mark, result: Ok(end) }
+    Event::Cordoned { instance: "i-1".into(), result: Ok(end) }
 }
 
 #[test]
@@ -230,11 +229,8 @@ fn observation_during_cordon_does_not_prove_node_empty() {
         for n in 101..104 {
             assert!(no_end(harness.step_at(n, shows_cordoned(n))), "the cordon has not ended");
         }
-        let (started, mark) =
-            (harness.state().observation.last_number(), Some(CordonReason::Interruption));
-        assert!(no_end(
-            harness.step_at(104, Event::Cordoned { instance: "i-1".into(), mark, result })
-        ));
+        let started = harness.state().observation.last_number();
+        assert!(no_end(harness.step_at(104, Event::Cordoned { instance: "i-1".into(), result })));
         let mut all = Vec::new();
         for n in 105..120 {
             assert!(

@@ -87,7 +87,7 @@ impl InvariantChecks {
 
     /// I9: a node in a drain is not uncordoned, and neither is a node that the plan removes.
     pub(super) fn check_uncordon(&mut self, effect: &Effect, step: &ReplicaStep<'_>) {
-        let Effect::Cordon { instance, node, mark: None } = effect else { return };
+        let Effect::Uncordon { instance, node } = effect else { return };
         // A drain whose period ended long ago is reverted if something blocks it.
         let began = node.grace_period_began_at();
         let is_overdue = began.is_some_and(|began| {

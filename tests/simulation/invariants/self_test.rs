@@ -256,7 +256,7 @@ impl ViolationTrace {
     fn uncordons(&self, n: usize) {
         let TerminatedInstance { id: instance, node, .. } = self.removal(&self.scale_down, n);
         let node = Box::new(self.world.nodes[&node.expect("it joined")].clone());
-        self.effects(&[Effect::Cordon { instance, node, mark: None }]);
+        self.effects(&[Effect::Uncordon { instance, node }]);
     }
 
     /// Evicts pods of an instance whose deadline is `after` from now. A suspension blocks the

@@ -189,8 +189,9 @@ impl InvariantChecks {
     /// I21: a controller in observe-only mode only reverts its earlier actions.
     fn check_observe_only_effect(&mut self, effect: &Effect, step: &ReplicaStep<'_>) {
         let does = match effect {
-            Effect::Cordon { mark, .. } => mark.is_some(),
-            Effect::CordonWithoutLease { .. }
+            Effect::Uncordon { .. } => false,
+            Effect::Cordon { .. }
+            | Effect::CordonWithoutLease { .. }
             | Effect::Evict { .. }
             | Effect::Terminate { .. }
             | Effect::NominatePods { .. }

@@ -280,7 +280,7 @@ fn node_of_terminated_instance_is_deleted() {
 }
 
 fn uncordons(effects: &[Effect]) -> bool {
-    effects.iter().any(|effect| matches!(effect, Effect::Cordon { mark: None, .. }))
+    effects.iter().any(|effect| matches!(effect, Effect::Uncordon { .. }))
 }
 
 #[test]
