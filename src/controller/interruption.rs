@@ -18,7 +18,7 @@ pub(super) use state_machine::Interruption;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
-use state_machine::{NodeSnapshot, NodeView, RETRY_MAX, StepContext, Transition};
+use state_machine::{NodeSighting, NodeSnapshot, NodeView, RETRY_MAX, StepContext, Transition};
 
 use super::counters::Counter;
 use super::event::{Effect, Event, Signal, TerminateOutcome};
@@ -181,15 +181,19 @@ impl ControllerState {
     fn advance_interruption<'w>(
         &mut self,
         id: &InstanceId,
-        is_replaced: Option<bool>,
+        is_all_replaced: Option<bool>,
         world: &'w Observed,
         node: Option<&'w Node>,
         pods: impl Fn(&NodeName) -> Vec<&'w Pod>,
         effects: &mut Vec<Effect>,
     ) {
         // An observation without any node says nothing about single nodes.
-        let joined = node.is_none() && (world.nodes.is_empty() || self.has_joined(id));
-        let drained = self.applies.removes_instance(id);
+        let sighting = match node {
+            Some(_) => NodeSighting::Present,
+            None if world.nodes.is_empty() || self.has_joined(id) => NodeSighting::Lost,
+            None => NodeSighting::NeverJoined,
+        };
+        let is_drained_by_apply = self.applies.removes_instance(id);
         let observe_only = self.is_observe_only();
         let is_member = self.is_member(id);
         let Some(interruption) = self.interruptions.all.get_mut(id) else { return };
@@ -199,14 +203,14 @@ impl ControllerState {
         let hidden = instance.is_none() && self.observation.unobserved.is_awaiting(id);
         let is_current =
             self.observation.number >= interruption.trusted_from && !interruption.cordoning;
-        let observed = is_current && !hidden && !self.observation.reads.has_failed();
+        let is_observation_trusted = is_current && !hidden && !self.observation.reads.has_failed();
         let member = interruption.record.member;
         // A member of a group that is no longer managed is left alone; only our cordon is removed.
         let is_released = member && !is_member && !interruption.drain_abandoned;
         let ours = instance
             .is_some_and(|i| i.is_managed_by(&world.cluster.name) || member && i.group.is_some());
         let runs = instance.is_some_and(Instance::is_active);
-        if observed && !(ours && runs) {
+        if is_observation_trusted && !(ours && runs) {
             self.finish_termination(id, node, instance, ours, effects);
             return;
         }
@@ -215,29 +219,38 @@ impl ControllerState {
         }
         let now = self.now;
         if (observe_only || is_released) && !interruption.drain_abandoned {
-            let snapshot = NodeSnapshot { node, observed, drained };
+            let snapshot = NodeSnapshot { node, is_observation_trusted, is_drained_by_apply };
             match interruption.stand_down(snapshot, now, effects) {
                 Transition::DrainAbandoned => self.counters.count(Counter::DrainsAbandoned),
-                Transition::Finished if is_released && observed => self.forget_interruption(id),
+                Transition::Finished if is_released && is_observation_trusted => {
+                    self.forget_interruption(id);
+                }
                 Transition::Continue | Transition::Finished => {}
             }
             return;
         }
         let next_observation = self.observation.next_number();
-        let fresh = self.observation.number >= interruption.known_from;
+        let is_observation_newer = self.observation.number >= interruption.known_from;
         let pods = || node.map(|node| pods(&node.name)).unwrap_or_default();
         let phase = interruption.phase();
-        let mut replaced = false;
-        if let (InterruptionPhase::Replacing, Some(is_replaced), false) =
-            (phase, is_replaced, member)
+        let mut is_replaced = false;
+        if let (InterruptionPhase::Replacing, Some(is_all_replaced), false) =
+            (phase, is_all_replaced, member)
         {
             let pods = pods();
-            replaced = is_replaced && self.planning.replacements.has_places_for(id, &pods);
+            is_replaced = is_all_replaced && self.planning.replacements.has_places_for(id, &pods);
             interruption.set_wait(self.planning.replacements.wait_for(id, &pods, now));
         }
         let view = node_view(phase, node, pods, world);
-        let context =
-            StepContext { now, replaced, observed, joined, drained, fresh, next_observation };
+        let context = StepContext {
+            now,
+            sighting,
+            is_replaced,
+            is_observation_trusted,
+            is_observation_newer,
+            is_drained_by_apply,
+            next_observation,
+        };
         let transition = interruption.step(&view, context, effects);
         if interruption.trusted_from == next_observation {
             self.observation.observe_soon(self.now);

@@ -106,19 +106,29 @@ pub(in crate::controller) enum EvictionWait {
 #[expect(clippy::struct_excessive_bools, reason = "each is about one thing of its own")]
 pub(super) struct StepContext {
     pub(super) now: Timestamp,
+    pub(super) sighting: NodeSighting,
     /// True once all replacements are there.
-    pub(super) replaced: bool,
+    pub(super) is_replaced: bool,
     /// True if the last observation is complete and started after the last write about the
     /// instance.
-    pub(super) observed: bool,
-    /// True if the instance had a node before, which one observation cannot refute at once.
-    pub(super) joined: bool,
-    /// True while an apply drains it.
-    pub(super) drained: bool,
+    pub(super) is_observation_trusted: bool,
     /// True if the last observation started after the interruption was known.
-    pub(super) fresh: bool,
+    pub(super) is_observation_newer: bool,
+    /// True while an apply drains the instance.
+    pub(super) is_drained_by_apply: bool,
     /// Number of the next observation to start.
     pub(super) next_observation: u64,
+}
+
+/// Whether the last observation shows the node of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NodeSighting {
+    /// It shows the node.
+    Present,
+    /// It shows no node, and none is known from before.
+    NeverJoined,
+    /// It no longer shows the node, which one observation cannot refute at once.
+    Lost,
 }
 
 /// An instance as the last observation shows it.
@@ -151,8 +161,8 @@ impl<'w> NodeView<'w> {
 pub(super) struct NodeSnapshot<'w> {
     pub(super) node: Option<&'w Node>,
     /// As in [`StepContext`].
-    pub(super) observed: bool,
-    pub(super) drained: bool,
+    pub(super) is_observation_trusted: bool,
+    pub(super) is_drained_by_apply: bool,
 }
 
 /// Result of one step.
@@ -360,18 +370,29 @@ impl Interruption {
         effects: &mut Vec<Effect>,
     ) -> Transition {
         let node = view.node;
-        let StepContext { now, replaced, observed, joined, drained, fresh, next_observation } =
-            context;
+        let StepContext {
+            now,
+            sighting,
+            is_replaced,
+            is_observation_trusted,
+            is_observation_newer,
+            is_drained_by_apply,
+            next_observation,
+        } = context;
         if self.drain_abandoned {
             // The apply that drains the node ends the drain and removes the cordon.
-            if drained {
+            if is_drained_by_apply {
                 return Transition::Continue;
             }
             let ours = |node: &&Node| node.cordon_reason().is_some();
             let Some(node) = node.filter(|node| node.unschedulable).filter(ours) else {
-                return if observed { Transition::Finished } else { Transition::Continue };
+                return if is_observation_trusted {
+                    Transition::Finished
+                } else {
+                    Transition::Continue
+                };
             };
-            if observed && self.begin_attempt(now, RETRY_MAX) {
+            if is_observation_trusted && self.begin_attempt(now, RETRY_MAX) {
                 self.request_uncordon(node, effects);
             }
             return Transition::Continue;
@@ -381,29 +402,37 @@ impl Interruption {
         if let Some(node) = node.filter(|node| !node.unschedulable)
             && self.phase() != InterruptionPhase::Terminating
         {
-            self.unschedulable &= !observed;
-            if observed && self.begin_attempt(now, RETRY_MAX) {
+            self.unschedulable &= !is_observation_trusted;
+            if is_observation_trusted && self.begin_attempt(now, RETRY_MAX) {
                 self.request_cordon(node, effects);
             }
             return Transition::Continue;
         }
-        self.unschedulable |= observed && (node.is_some() || (!joined && fresh));
+        self.unschedulable |= is_observation_trusted
+            && match sighting {
+                NodeSighting::Present => true,
+                NodeSighting::NeverJoined => is_observation_newer,
+                NodeSighting::Lost => false,
+            };
         let of_drain = |node: &&Node| node.cordon_reason() == Some(CordonReason::Drain);
         match self.progress {
             // The apply that drains the node, or its successor, would uncordon it.
             Progress::Noticed { .. } if let Some(node) = node.filter(of_drain) => {
-                if observed && self.begin_attempt(now, RETRY_MAX) {
+                if is_observation_trusted && self.begin_attempt(now, RETRY_MAX) {
                     self.request_cordon(node, effects);
                 }
             }
             // A missing node proves nothing in a partial observation, and little if it had joined.
             Progress::Noticed { .. }
-                if !observed || (joined && now < self.node_loss_believed_at()) => {}
+                if !is_observation_trusted
+                    || (sighting == NodeSighting::Lost && now < self.node_loss_believed_at()) => {}
             Progress::Noticed { .. } => self.await_replacement(now),
             Progress::Replacing { .. } => {
                 // A partial observation shows neither the pods on the node nor their replacements.
-                let latest = self.latest_eviction_start(observed);
-                if (replaced && observed) || latest.is_some_and(|latest| now >= latest) {
+                let latest = self.latest_eviction_start(is_observation_trusted);
+                if (is_replaced && is_observation_trusted)
+                    || latest.is_some_and(|latest| now >= latest)
+                {
                     let drain = Drain { since: now, empty_since: None };
                     self.advance(Progress::Draining(drain), now);
                     if node.is_none() {
@@ -424,10 +453,11 @@ impl Interruption {
     /// [`Transition::Finished`] once nothing is left to undo.
     pub(super) fn stand_down(
         &mut self,
-        NodeSnapshot { node, observed, drained }: NodeSnapshot<'_>,
+        snapshot: NodeSnapshot<'_>,
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) -> Transition {
+        let NodeSnapshot { node, is_observation_trusted, is_drained_by_apply } = snapshot;
         if self.forced_termination_at().is_some_and(|at| now >= later(at, RECLAIM_TIMEOUT)) {
             // EC2 did not terminate the instance, or the instance runs again.
             return self.abandon_drain(now);
@@ -445,7 +475,7 @@ impl Interruption {
         let Some(node) = node.filter(|node| node.unschedulable).filter(ours) else {
             return Transition::Finished;
         };
-        if observed && !drained && self.begin_attempt(now, RETRY_MAX) {
+        if is_observation_trusted && !is_drained_by_apply && self.begin_attempt(now, RETRY_MAX) {
             self.request_uncordon(node, effects);
         }
         Transition::Continue
@@ -461,7 +491,8 @@ impl Interruption {
         effects: &mut Vec<Effect>,
     ) -> Transition {
         let NodeView { node, to_evict, evict_next, attached } = view;
-        let StepContext { now, observed, joined, drained, .. } = context;
+        let StepContext { now, sighting, is_observation_trusted, is_drained_by_apply, .. } =
+            context;
         let forced = match self.forced_termination_at() {
             Some(deadline) => now >= deadline,
             None => self.is_broken() && now >= later(drain.since, BROKEN_DRAIN_TIMEOUT),
@@ -473,19 +504,21 @@ impl Interruption {
         if self.record.member {
             let forgotten =
                 self.forced_termination_at().is_none_or(|at| now >= later(at, RECLAIM_TIMEOUT));
-            if forgotten && !drained {
+            if forgotten && !is_drained_by_apply {
                 return self.abandon_drain(now);
             }
         }
         // While a joined node is not shown, its pods are unknown.
-        if (to_evict.is_empty() && !joined) || forced {
-            if observed && (forced || !self.is_waiting_for_detach(drain, attached.is_some(), now)) {
+        if (to_evict.is_empty() && sighting != NodeSighting::Lost) || forced {
+            if is_observation_trusted
+                && (forced || !self.is_waiting_for_detach(drain, attached.is_some(), now))
+            {
                 self.terminate(node.filter(|_| !forced), now, effects);
             }
             return Transition::Continue;
         }
         if self.forced_termination_at().is_none()
-            && !drained
+            && !is_drained_by_apply
             && now >= later(drain.since, DRAIN_TIMEOUT)
         {
             return self.abandon_drain(now);

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::state_machine::{Drain, EvictionWait, NodeView, Progress, StepContext, Transition};
+use super::state_machine::{
+    Drain, EvictionWait, NodeSighting, NodeView, Progress, StepContext, Transition,
+};
 use super::*;
 use crate::apply::ports::CallEffect;
 use crate::controller::MessageKind;
