@@ -510,10 +510,13 @@ impl Interruption {
         }
         // While a joined node is not shown, its pods are unknown.
         if (to_evict.is_empty() && sighting != NodeSighting::Lost) || forced {
-            if is_observation_trusted
-                && (forced || !self.is_waiting_for_detach(drain, attached.is_some(), now))
-            {
-                self.terminate(node.filter(|_| !forced), now, effects);
+            if is_observation_trusted && forced {
+                self.terminate(None, now, effects);
+            } else if is_observation_trusted {
+                let empty_since = self.start_detach_wait(drain, now);
+                if attached.is_none() || !self.awaits_detach(empty_since, now) {
+                    self.terminate(*node, now, effects);
+                }
             }
             return Transition::Continue;
         }
@@ -553,12 +556,17 @@ impl Interruption {
         self.record.member && self.drain_progress().is_some_and(|drain| drain.empty_since.is_some())
     }
 
-    /// Returns whether to wait for the volumes of evicted pods. A dead kubelet detaches none, and a
-    /// driver that never lets go must not keep an instance.
-    fn is_waiting_for_detach(&mut self, mut drain: Drain, attached: bool, now: Timestamp) -> bool {
+    /// Records that no evictable pod is left. Returns since when.
+    fn start_detach_wait(&mut self, mut drain: Drain, now: Timestamp) -> Timestamp {
         let since = *drain.empty_since.get_or_insert(now);
         self.progress = Progress::Draining(drain);
-        attached && !self.is_broken() && now < later(since, DETACH_TIMEOUT)
+        since
+    }
+
+    /// Returns whether to wait for the volumes of evicted pods. A dead kubelet detaches none, and a
+    /// driver that never lets go must not keep an instance.
+    fn awaits_detach(&self, empty_since: Timestamp, now: Timestamp) -> bool {
+        !self.is_broken() && now < later(empty_since, DETACH_TIMEOUT)
     }
 
     /// Requests the termination; with a node, only if the node still stands as observed.
