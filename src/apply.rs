@@ -201,19 +201,24 @@ pub struct Bounds {
     pub tries: u32,
 }
 
+impl Bounds {
+    /// Bounds of applies to real clusters, which the controller shares.
+    pub const DEFAULT: Self = Self {
+        poll: SignedDuration::from_secs(5),
+        // Karpenter's registration timeout.
+        ready: SignedDuration::from_mins(15),
+        replicas: SignedDuration::from_mins(10),
+        drain: SignedDuration::from_mins(15),
+        // Kubernetes force-detaches volumes after the same time.
+        detach: SignedDuration::from_mins(6),
+        gone: SignedDuration::from_mins(10),
+        tries: 5,
+    };
+}
+
 impl Default for Bounds {
     fn default() -> Self {
-        Self {
-            poll: SignedDuration::from_secs(5),
-            // Karpenter's registration timeout.
-            ready: SignedDuration::from_mins(15),
-            replicas: SignedDuration::from_mins(10),
-            drain: SignedDuration::from_mins(15),
-            // Kubernetes force-detaches volumes after the same time.
-            detach: SignedDuration::from_mins(6),
-            gone: SignedDuration::from_mins(10),
-            tries: 5,
-        }
+        Self::DEFAULT
     }
 }
 

@@ -28,13 +28,14 @@ use super::persisted_state::{InterruptionRecord, PersistedState};
 use super::planning_snapshot;
 use super::state::ControllerState;
 use super::status::{InterruptionPhase, TerminatingInstance};
+use crate::apply::Bounds;
 use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
 use crate::model::ids::{InstanceId, NodeName};
 use crate::model::observed::{Instance, InstanceState, Node, Observed, Pod};
 use crate::model::saturating_time::later;
 
 /// Deletion of the node of a terminated instance is retried for this long, as in an apply.
-const NODE_DELETION_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
+const NODE_DELETION_TIMEOUT: SignedDuration = Bounds::DEFAULT.gone;
 
 /// Interruptions that one step advances.
 pub(super) enum StepScope {

@@ -26,6 +26,7 @@ use super::mass_removal::FleetBaseline;
 use super::move_history::MoveHistory;
 use super::served_rules::ServedRules;
 use super::status::{Breaker, Suspension};
+use crate::apply::Bounds;
 use crate::model::desired::RateLimit;
 use crate::model::ids::{Address, InstanceId, PoolName};
 use crate::model::observed::{Instance, InstanceState, Observed, tag};
@@ -72,7 +73,7 @@ pub(super) const CLOCK_DIFFERENCE_MAX: SignedDuration =
     SignedDuration::from_secs(CLOCK_SKEW_MAX.as_secs() * 2);
 
 /// Time until the node of an instance must be Ready, as in an apply.
-pub(super) const READY_WITHIN: SignedDuration = SignedDuration::from_mins(15);
+pub(super) const READY_WITHIN: SignedDuration = Bounds::DEFAULT.ready;
 
 /// Controller state that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

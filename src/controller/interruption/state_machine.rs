@@ -6,6 +6,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::apply::Bounds;
 use crate::apply::eviction_order::{next_to_evict, remaining_attachment};
 use crate::controller::event::Effect;
 use crate::controller::node_health::is_broken;
@@ -28,9 +29,9 @@ const PLAN_TIMEOUT: SignedDuration = SignedDuration::from_mins(30);
 /// Drain time of an instance whose kubelet is gone: nothing there stops its pods.
 const BROKEN_DRAIN_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 /// Drain time of an instance without a deadline, as in an apply; then the drain is abandoned.
-const DRAIN_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
+const DRAIN_TIMEOUT: SignedDuration = Bounds::DEFAULT.drain;
 /// Longest wait for the volumes of evicted pods to detach, as in an apply.
-const DETACH_TIMEOUT: SignedDuration = SignedDuration::from_mins(6);
+const DETACH_TIMEOUT: SignedDuration = Bounds::DEFAULT.detach;
 /// All remaining pods are evicted at once this long before EC2 terminates the instance.
 const EVICT_ALL_LEAD: SignedDuration = SignedDuration::from_secs(30);
 /// EC2 may take a group member this long after its deadline; then its node serves again.
