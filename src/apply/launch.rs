@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::concurrent::run_concurrently;
 use super::fallback::{Offering, fallback_node};
 use super::opening::{ClosedNodes, closed_node};
-use super::preconditions::{has_ended, is_launched_by};
+use super::preconditions::is_launched_by;
 use super::receipt::{ChangeOutcome, LaunchedOffering, Outcome, Step};
 use super::wave_plan::LaunchWork;
 use super::{LaunchWait, Run};
@@ -107,7 +107,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             (None, Some(observed)) => {
                 let is_own = |i: &&Instance| is_launched_by(i, &work.change_id);
                 let (ended, active): (Vec<_>, Vec<_>) =
-                    observed.instances.values().filter(is_own).partition(|i| has_ended(i));
+                    observed.instances.values().filter(is_own).partition(|i| i.has_ended());
                 if let Some(found) = active.first() {
                     let instance = found.id.clone();
                     self.emit(Some(work.address), Step::Found { instance_id: instance.clone() });
@@ -380,7 +380,7 @@ pub(super) fn must_be_evicted(pod: &Pod, node: &Node) -> bool {
 /// removed, because pods cannot run on it before. It may still be closed.
 fn boot_state(item: &Booting<'_, '_>, observed: &Observed) -> BootState {
     // A missing instance may still exist, because EC2's responses may lag.
-    if observed.instances.get(&item.instance).is_some_and(has_ended) {
+    if observed.instances.get(&item.instance).is_some_and(Instance::has_ended) {
         return BootState::Ended;
     }
     let startup_taints = &item.work.node.startup_taints;
