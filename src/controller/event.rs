@@ -81,7 +81,7 @@ impl PlanScope {
 
     /// Returns true if the scope limits nothing.
     #[must_use]
-    pub fn is_full(&self) -> bool {
+    pub fn is_unlimited(&self) -> bool {
         *self == Self::default()
     }
 }

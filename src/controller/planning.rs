@@ -69,8 +69,9 @@ pub(super) struct PlanningRun {
     pub(super) ticket: Ticket,
     pub(super) input: PlanningInput,
     pub(super) scope: PlanScope,
-    /// True if the scope is as wide as the mode allows.
-    pub(super) is_full: bool,
+    /// True if the plan becomes the current one: its scope is as wide as the mode allows, and no
+    /// apply is running.
+    pub(super) is_published: bool,
     pub(super) pass: PlanningPass,
     /// Versions of the interruptions and terminations when planning started.
     pub(super) interruptions_version: u64,

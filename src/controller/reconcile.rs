@@ -158,7 +158,7 @@ impl ControllerState {
         if pass == PlanningPass::AdditiveFirst {
             self.planning.additive_only_since.get_or_insert(self.now);
         }
-        let mut limits = self.full_scope();
+        let mut limits = self.widest_scope();
         // While a removal is being applied, plan launches only, and leave its nodes alone.
         if !self.applies.is_empty() || pass == PlanningPass::AdditiveFirst {
             limits.changeable_nodes = Some(BTreeSet::new());
@@ -182,7 +182,7 @@ impl ControllerState {
 
     /// Returns the scope of the published plan. It is additive if the mode forbids removals, so
     /// that an approval covers exactly the plan that is applied.
-    fn full_scope(&self) -> PlanScope {
+    fn widest_scope(&self) -> PlanScope {
         let running_pods_only = self.revisions.serves_stand_in();
         if running_pods_only || self.mode() == Mode::Additive {
             PlanScope { running_pods_only, ..PlanScope::additive() }
@@ -205,7 +205,7 @@ impl ControllerState {
             && !self.start.once
             && self.may_act()
             && self.applies.is_empty()
-            && self.full_scope().is_full()
+            && self.widest_scope().is_unlimited()
             && self.planning.current.is_some()
             && self
                 .planning
@@ -227,7 +227,7 @@ impl ControllerState {
         let ticket = self.next_ticket();
         let planning = PlanningRun {
             ticket,
-            is_full: limits == self.full_scope()
+            is_published: limits == self.widest_scope()
                 && self.applies.is_empty()
                 && pass != PlanningPass::AdditiveFirst,
             scope: limits.clone(),
@@ -264,11 +264,11 @@ impl ControllerState {
             self.planning.replan_at = self.now;
             return;
         }
-        let is_full = planning.is_full;
-        if is_full {
+        let is_published = planning.is_published;
+        if is_published {
             self.set_current_plan(&plan, planning.scope.running_pods_only);
         }
-        let decisions = self.evaluate_plan(&plan, is_full);
+        let decisions = self.evaluate_plan(&plan, is_published);
         // Later rounds leave out blocked changes.
         if !matches!(planning.pass, PlanningPass::Narrowed(1..)) {
             self.planning.replacements = PlannedReplacements::from_plan(
@@ -287,7 +287,7 @@ impl ControllerState {
             PlanningPass::AdditiveFirst => {
                 return self.start_planning(
                     planning.input,
-                    self.full_scope(),
+                    self.widest_scope(),
                     PlanningPass::Narrowed(0),
                     effects,
                 );
@@ -347,7 +347,7 @@ impl ControllerState {
             self.note_inseparable_group();
         }
         self.counters.count(Counter::ReconcilesNoChanges);
-        let is_done = planning.scope.is_full() && !plan.errored;
+        let is_done = planning.scope.is_unlimited() && !plan.errored;
         if is_done && self.revisions.accept_rules_if_done(self.persistence.loaded.as_mut()) {
             self.planning.replan_at = self.now;
         }
@@ -361,18 +361,18 @@ impl ControllerState {
     }
 
     /// Evaluates the gates of a plan's changes, and latches breakers.
-    fn evaluate_plan(&mut self, plan: &Plan, is_full: bool) -> Vec<(Address, GateDecision)> {
+    fn evaluate_plan(&mut self, plan: &Plan, is_published: bool) -> Vec<(Address, GateDecision)> {
         let now = self.now;
         if let (Some(persisted), Some(last)) = (&mut self.persistence.loaded, &self.planning.last) {
             persisted.evaluate_launches(&LaunchDemand::from_plan(plan, &last.world), now);
         }
-        if is_full {
+        if is_published {
             self.update_launches_ahead(plan);
             self.detect_mass_removal(plan);
         }
         let Some(context) = self.gate_inputs() else { return Vec::new() };
         let decisions = evaluate_gates(plan, &context.as_context(), now);
-        if is_full && let Some(current) = &mut self.planning.current {
+        if is_published && let Some(current) = &mut self.planning.current {
             current.blocked = blocked_by_address(&decisions);
         }
         decisions

@@ -144,7 +144,7 @@ impl ControllerState {
             self.persistence.loaded.as_ref().is_some_and(|persisted| persisted.suspended.is_none());
         let certain = !self.observation.reads.has_failed() && !plan.errored;
         let is_quiescent =
-            planning.is_full && !planning.scope.running_pods_only && self.applies.is_empty();
+            planning.is_published && !planning.scope.running_pods_only && self.applies.is_empty();
         // In observe-only mode, only what began before is reverted.
         let observes = self.mode() == Mode::Observe;
         if !(self.leadership.is_leader()
