@@ -28,11 +28,29 @@ pub(super) struct FallbackRevision {
     error: Option<String>,
 }
 
-/// A newer revision, and the time until which CI may apply it.
+/// A newer revision that CI may apply.
 #[derive(Debug, Clone)]
 pub(super) struct WaitingRevision {
     pub(super) revision: Arc<Revision>,
-    pub(super) until: Timestamp,
+    pub(super) serve_without_ci: ServeWithoutCi,
+}
+
+/// When a revision is served although CI has not applied it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ServeWithoutCi {
+    /// After a time.
+    After(Timestamp),
+    /// Never, because its approvers sign.
+    Never,
+}
+
+impl ServeWithoutCi {
+    fn due(self) -> Option<Timestamp> {
+        match self {
+            Self::After(at) => Some(at),
+            Self::Never => None,
+        }
+    }
 }
 
 /// A revision that loosens rules, as it was read.
@@ -122,8 +140,9 @@ impl Revisions {
         // Where approvers sign, a merge alone is never enough.
         let signed_before = persisted.rules.as_ref().is_some_and(ServedRules::has_keys);
         let is_signed = signed_before || !revision.guard.keys.is_empty();
-        let until = if is_signed { Timestamp::MAX } else { until };
-        self.waiting = Some(WaitingRevision { revision, until });
+        let serve_without_ci =
+            if is_signed { ServeWithoutCi::Never } else { ServeWithoutCi::After(until) };
+        self.waiting = Some(WaitingRevision { revision, serve_without_ci });
     }
 
     /// Serves the persisted revision of the previous leader if CI applies merges, and keeps its
@@ -207,9 +226,10 @@ impl Revisions {
     /// Serves the waiting revision once CI has applied it, its deadline has passed, or break-glass
     /// is active.
     pub(super) fn adopt_waiting(&mut self, persisted: Option<&mut PersistedState>, now: Timestamp) {
-        let Some(WaitingRevision { revision, until }) = &self.waiting else { return };
+        let Some(WaitingRevision { revision, serve_without_ci }) = &self.waiting else { return };
         let broken = persisted.as_ref().is_some_and(|persisted| persisted.break_glass.is_some());
-        if broken || is_applied(persisted.as_deref(), &revision.commit) || now >= *until {
+        let is_due = serve_without_ci.due().is_some_and(|due| now >= due);
+        if broken || is_applied(persisted.as_deref(), &revision.commit) || is_due {
             self.serve(Arc::clone(revision), persisted);
         }
     }
@@ -218,7 +238,7 @@ impl Revisions {
     /// may.
     fn may_serve_waiting(&self) -> bool {
         let waiting = self.waiting.as_ref();
-        waiting.is_some_and(|waiting| waiting.until < Timestamp::MAX)
+        waiting.is_some_and(|waiting| waiting.serve_without_ci != ServeWithoutCi::Never)
     }
 
     /// Reads the revision to serve if the branch has moved past it.
@@ -247,11 +267,12 @@ impl Revisions {
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         let fallback = self.fallback.as_ref().filter(|_| !self.is_reading_fallback);
         let fallback = fallback.map(|_| self.fallback_retry.at);
-        self.waiting.as_ref().map(|waiting| waiting.until).into_iter().chain(fallback).min()
+        let waiting = self.waiting.as_ref().and_then(|waiting| waiting.serve_without_ci.due());
+        waiting.into_iter().chain(fallback).min()
     }
 
     pub(super) fn to_status(&self) -> RepositoryStatus {
-        let waiting = self.waiting.as_ref().map(|WaitingRevision { revision, until }| {
+        let waiting = self.waiting.as_ref().map(|WaitingRevision { revision, serve_without_ci }| {
             let fallback_note = match &self.fallback {
                 Some(FallbackRevision { commit, error }) if self.serves_stand_in() => {
                     let why = error.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
@@ -264,10 +285,9 @@ impl Revisions {
                 }
                 Some(FallbackRevision { error: None, .. }) | None => String::new(),
             };
-            let or = if *until == Timestamp::MAX {
-                ", because its approvers sign".to_owned()
-            } else {
-                format!(", or {until:.0}")
+            let or = match serve_without_ci {
+                ServeWithoutCi::Never => ", because its approvers sign".to_owned(),
+                ServeWithoutCi::After(until) => format!(", or {until:.0}"),
             };
             let why = format!("until CI has applied it{or}{fallback_note}");
             (revision.commit.clone(), why)

@@ -53,8 +53,12 @@ fn new_leader_keeps_served_revision_and_ci_deadline() {
         .revisions
         .waiting
         .as_ref()
-        .map(|waiting| (waiting.revision.commit.clone(), waiting.until));
-    assert_eq!(until, Some(("3".to_owned(), at(10 + 600))), "since the first that waits");
+        .map(|waiting| (waiting.revision.commit.clone(), waiting.serve_without_ci));
+    assert_eq!(
+        until,
+        Some(("3".to_owned(), ServeWithoutCi::After(at(10 + 600)))),
+        "since the first that waits"
+    );
     // The previous leader had served 3, and a later merge waits longer.
     read_ci_revision(&mut harness, 500, "4");
     lead_with_served(&mut harness, 550, "3", Some(1_100));
@@ -213,8 +217,9 @@ fn commit_that_changes_the_fleet_does_not_shorten_its_own_wait() {
         harness.step_at(1, Event::StateLoaded(Ok(Box::new(persisted))));
         harness.step_at(2, Event::BranchRead(Ok(Arc::new(before))));
         harness.step_at(10, Event::BranchRead(Ok(Arc::new(ci_revision("2", 1, fleet)))));
-        let waiting = harness.state().revisions.waiting.as_ref().map(|waiting| waiting.until);
-        assert_eq!(waiting, Some(at(10 + seconds)), "{fleet}");
+        let waiting =
+            harness.state().revisions.waiting.as_ref().map(|waiting| waiting.serve_without_ci);
+        assert_eq!(waiting, Some(ServeWithoutCi::After(at(10 + seconds))), "{fleet}");
     }
 }
 
