@@ -471,13 +471,13 @@ impl ControllerState {
         let unread = self.observation.reads.has_failed();
         let now = self.now;
         let inputs = self.gate_inputs();
-        let serves_stand_in = self.revisions.serves_stand_in();
+        let serves_substitute = self.revisions.serves_substitute();
         let may_still_start = |run: &ApplyRun| {
-            // A plan of the stand-in revision is made again once the served revision was read.
+            // A plan of the substitute is made again once the served revision was read.
             let start = run.deferred_start.as_deref();
-            let is_of_stand_in =
+            let is_of_substitute =
                 matches!(start, Some(Effect::Apply { running_pods_only: true, .. }));
-            is_of_stand_in == serves_stand_in
+            is_of_substitute == serves_substitute
                 && inputs.as_ref().is_some_and(|inputs| {
                     let contingency = run.contingency.as_ref();
                     gates::may_still_start(&run.plan, contingency, &inputs.as_context(), now)

@@ -267,8 +267,8 @@ fn pods_by_workload(planned: &PlannedPods) -> BTreeMap<&str, u32> {
 }
 
 impl ControllerState {
-    /// Makes a full plan current. `stands_in` is true if its revision stands in for another.
-    pub(super) fn set_current_plan(&mut self, plan: &Arc<Plan>, stands_in: bool) {
+    /// Makes a full plan current. `is_substitute` is true if its revision is the substitute of another.
+    pub(super) fn set_current_plan(&mut self, plan: &Arc<Plan>, is_substitute: bool) {
         let (digest, now) = (&plan.capacity.digest, self.now);
         let current = self.planning.current.as_ref();
         let same = current.filter(|current| current.plan.capacity.digest == *digest);
@@ -299,7 +299,7 @@ impl ControllerState {
             // A failed lookup may remove a row for a while without any change of intent.
             let unread = self.planning.has_recent_failed_lookup(now);
             if let Some(persisted) =
-                self.persistence.loaded.as_mut().filter(|_| !stands_in && !unread)
+                self.persistence.loaded.as_mut().filter(|_| !is_substitute && !unread)
             {
                 // A confirmation is valid only while the removal stays planned.
                 persisted.confirmed_removals.retain(|id| removed.contains(id));

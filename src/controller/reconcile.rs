@@ -108,7 +108,7 @@ impl ControllerState {
             let verified = persisted.and_then(|persisted| persisted.verified.clone());
             effects.push(Effect::ReadBranch { verified });
         }
-        self.revisions.read_fallback(effects, now);
+        self.revisions.read_required(effects, now);
         if self.observation.start_if_due(self.revisions.settings(), now) {
             effects.push(Effect::Observe);
         }
@@ -183,7 +183,7 @@ impl ControllerState {
     /// Returns the scope of the published plan. It is additive if the mode forbids removals, so
     /// that an approval covers exactly the plan that is applied.
     fn widest_scope(&self) -> PlanScope {
-        let running_pods_only = self.revisions.serves_stand_in();
+        let running_pods_only = self.revisions.serves_substitute();
         if running_pods_only || self.mode() == Mode::Additive {
             PlanScope { running_pods_only, ..PlanScope::additive() }
         } else {
@@ -247,7 +247,7 @@ impl ControllerState {
         planning.required_observation != self.observation.required()
             || planning.interruptions_version != self.interruptions.version()
             || planning.terminations_version != self.observation.unobserved.terminations()
-            || planning.scope.running_pods_only != self.revisions.serves_stand_in()
+            || planning.scope.running_pods_only != self.revisions.serves_substitute()
             || self.persistence.loaded.is_none()
     }
 
@@ -445,7 +445,7 @@ impl ControllerState {
             plan: Arc::clone(&plan),
             excluded_instances: interrupted.into_iter().collect(),
             wait_until_ready: is_removing,
-            running_pods_only: self.revisions.serves_stand_in(),
+            running_pods_only: self.revisions.serves_substitute(),
             previous_attempts,
         };
         let waves = plan.capacity.waves.iter();

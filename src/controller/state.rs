@@ -153,7 +153,7 @@ impl ControllerState {
     }
 
     /// Returns the effective mode: the start option, else the mode of the repository. It is
-    /// `observe` while a competing autoscaler runs, and at most `additive` while a stand-in
+    /// `observe` while a competing autoscaler runs, and at most `additive` while a substitute
     /// revision is served.
     #[must_use]
     pub fn mode(&self) -> Mode {
@@ -161,7 +161,7 @@ impl ControllerState {
             return Mode::Observe;
         }
         let mode = self.start.mode.or_else(|| self.revisions.mode()).unwrap_or_default();
-        if self.revisions.serves_stand_in() { mode.min(Mode::Additive) } else { mode }
+        if self.revisions.serves_substitute() { mode.min(Mode::Additive) } else { mode }
     }
 
     /// Returns true if the mode is explicitly `observe`. Work in progress continues while the mode

@@ -250,7 +250,7 @@ pub struct RepositoryStatus {
     #[serde(skip)]
     pub pool_limits: BTreeMap<PoolName, PoolLimits>,
     /// The revision that should be served, while another one stands in for it.
-    pub stands_in_for: Option<String>,
+    pub substitute_for: Option<String>,
     /// Rules that the served revision loosens. Until an approval, the rules before it count.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub loosened: Vec<String>,
