@@ -90,8 +90,8 @@ pub use state::{ControllerState, StartOptions, step};
 pub use state_seal::StateKeys;
 pub use status::{
     ActionFailure, ApprovedBy, Blocked, BlockedReason, Breaker, CompletedApply, ControllerAction,
-    InterruptionPhase, PartialApply, PersistedStateSize, PlanTotals, PublishedPlan,
-    RepositoryStatus, SourceState, Status, SupersededPlan, Suspension, TerminatingInstance,
+    InterruptionPhase, InterruptionStatus, PartialApply, PersistedStateSize, PlanTotals,
+    PublishedPlan, RepositoryStatus, SourceState, Status, SupersededPlan, Suspension,
     UncordonedNode, WorldStatus,
 };
 

@@ -195,7 +195,7 @@ fn preview_status(
         superseded: Vec::new(),
         history_error: None,
         uncordoned: Vec::new(),
-        terminating: Vec::new(),
+        interrupted: Vec::new(),
         sold_out: Vec::new(),
         quarantined: [].into(),
         failing_actions: [].into(),

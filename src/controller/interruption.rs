@@ -27,7 +27,7 @@ use super::observation::BUSY_REFRESH;
 use super::persisted_state::{InterruptionRecord, PersistedState};
 use super::planning_snapshot;
 use super::state::ControllerState;
-use super::status::{InterruptionPhase, TerminatingInstance};
+use super::status::{InterruptionPhase, InterruptionStatus};
 use crate::apply::Bounds;
 use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
 use crate::model::ids::{InstanceId, NodeName};
@@ -80,13 +80,13 @@ impl ControllerState {
     pub(super) fn restore_interruptions(&mut self, persisted: &PersistedState) {
         let from = self.observation.next_number();
         for record in &persisted.interruptions {
-            self.begin_termination(record.clone(), from);
+            self.begin_interruption(record.clone(), from);
         }
     }
 
     /// Starts tracking the termination of an instance. Observations before `from` cannot confirm
     /// that it is gone.
-    pub(super) fn begin_termination(&mut self, record: InterruptionRecord, from: u64) {
+    pub(super) fn begin_interruption(&mut self, record: InterruptionRecord, from: u64) {
         if self.interruptions.update_deadline(&record) {
             return;
         }
@@ -458,7 +458,7 @@ impl ControllerState {
     }
 
     /// Returns the interruptions for the status snapshot.
-    pub(super) fn interruption_statuses(&self) -> Vec<TerminatingInstance> {
+    pub(super) fn interruption_statuses(&self) -> Vec<InterruptionStatus> {
         let Some(world) =
             self.observation.latest.as_ref().filter(|_| !self.interruptions.all.is_empty())
         else {

@@ -288,7 +288,7 @@ impl ControllerState {
         }
         let (why, since) = (why.to_owned(), self.now);
         let record = InterruptionRecord { instance, why, since, deadline: None, member: false };
-        self.begin_termination(record, self.observation.last_number());
+        self.begin_interruption(record, self.observation.last_number());
     }
 }
 

@@ -88,7 +88,7 @@ pub struct Status {
     /// Reason why the history of other processes may be missing.
     pub history_error: Option<String>,
     /// Instances that an external event terminates or is about to terminate.
-    pub terminating: Vec<TerminatingInstance>,
+    pub interrupted: Vec<InterruptionStatus>,
     /// Nodes that an abandoned drain left cordoned and that this process uncordoned, newest first;
     /// at most [`Status::UNCORDONED_MAX`].
     pub uncordoned: Vec<UncordonedNode>,
@@ -337,9 +337,9 @@ pub struct UncordonedNode {
     pub at: Timestamp,
 }
 
-/// An instance that an external event terminates.
+/// An interrupted instance, and the phase of its interruption.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct TerminatingInstance {
+pub struct InterruptionStatus {
     /// The instance.
     pub instance: InstanceId,
     /// Its node, if it has joined.

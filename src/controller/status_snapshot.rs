@@ -91,7 +91,7 @@ impl ControllerState {
             hourly_costs: self.planning.costs.entries().to_vec(),
             superseded: self.planning.superseded.clone(),
             history_error: None,
-            terminating: self.interruption_statuses(),
+            interrupted: self.interruption_statuses(),
             uncordoned: self.interruptions.uncordons.done().to_vec(),
             sold_out: persisted
                 .map(|persisted| persisted.unavailable_offerings.exclusions(self.now))

@@ -21,7 +21,7 @@ pub(crate) use settings::is_applied;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fleetwright::apply::EarlierLaunch;
-use fleetwright::controller::{Effect, PersistedState, Status, TerminatingInstance};
+use fleetwright::controller::{Effect, InterruptionStatus, PersistedState, Status};
 use fleetwright::model::desired::{ControllerSettings, GuardSettings};
 use fleetwright::model::ids::{Address, ChangeId, InstanceId, NodeName, PlanId, WorkloadId};
 use fleetwright::model::observed::{Completeness, Instance, Node, Observed, tag};
@@ -53,7 +53,7 @@ pub(crate) struct InvariantChecks {
     /// Instances that each plan removes.
     drains: BTreeMap<PlanId, BTreeSet<InstanceId>>,
     /// Terminating instances by replica, from its last status.
-    terminating: BTreeMap<usize, BTreeMap<InstanceId, TerminatingInstance>>,
+    terminating: BTreeMap<usize, BTreeMap<InstanceId, InterruptionStatus>>,
     /// Workloads whose planned launches were blocked when the drain of an instance without a near
     /// deadline began, by replica.
     early_drains: BTreeMap<(usize, InstanceId), BTreeSet<WorkloadId>>,
@@ -207,7 +207,7 @@ impl InvariantChecks {
     pub(crate) fn step(&mut self, step: &ReplicaStep<'_>) {
         let terminating = step
             .status
-            .terminating
+            .interrupted
             .iter()
             .map(|terminating| (terminating.instance.clone(), terminating.clone()));
         let terminating: BTreeMap<_, _> = terminating.collect();

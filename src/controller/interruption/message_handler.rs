@@ -71,7 +71,7 @@ impl ControllerState {
                 // Its group replaces it once it is gone, at an unknown time.
                 Ownership::ManagedGroup if !kind.is_termination() || !record.is_ahead() => continue,
                 Ownership::Ours | Ownership::ManagedGroup if kind.is_termination() => {
-                    self.begin_termination(record, self.observation.number);
+                    self.begin_interruption(record, self.observation.number);
                 }
                 Ownership::Ours | Ownership::ManagedGroup | Ownership::Unknown => {
                     self.await_observation(record);
@@ -172,10 +172,10 @@ impl ControllerState {
                 InterruptionRecord { member: ownership == Ownership::ManagedGroup, ..record };
             match ownership {
                 Ownership::ManagedGroup if record.is_ahead() && !record.is_hint() => {
-                    self.begin_termination(record, self.observation.number);
+                    self.begin_interruption(record, self.observation.number);
                 }
                 Ownership::Ours if !record.is_hint() => {
-                    self.begin_termination(record, self.observation.number);
+                    self.begin_interruption(record, self.observation.number);
                 }
                 // EC2 shows a new instance late.
                 Ownership::Unknown if self.may_appear(&record) => self.await_observation(record),

@@ -13,7 +13,7 @@ use crate::controller::node_health::is_broken;
 use crate::controller::observation::BUSY_REFRESH;
 use crate::controller::persisted_state::{CLOCK_SKEW_MAX, InterruptionRecord};
 use crate::controller::retry::backoff;
-use crate::controller::status::{Blocked, InterruptionPhase, TerminatingInstance};
+use crate::controller::status::{Blocked, InterruptionPhase, InterruptionStatus};
 use crate::model::ids::NodeName;
 use crate::model::observed::{CordonReason, Node, Observed, Pod};
 use crate::model::saturating_time::{earlier, later};
@@ -249,9 +249,9 @@ impl Interruption {
         &self,
         node: Option<&NodeName>,
         blocked: Option<&Blocked>,
-    ) -> TerminatingInstance {
+    ) -> InterruptionStatus {
         let InterruptionRecord { instance, why, since, deadline, member: _ } = &self.record;
-        TerminatingInstance {
+        InterruptionStatus {
             instance: instance.clone(),
             node: node.cloned(),
             reason: why.clone(),

@@ -138,12 +138,12 @@ impl<'r> StatusLogger<'r> {
         let is_gone = |subject: &String| {
             subject.starts_with("i-")
                 && !status
-                    .terminating
+                    .interrupted
                     .iter()
                     .any(|terminating| terminating.instance.as_str() == subject.as_str())
         };
         self.last_logged.retain(|subject, _| !is_gone(subject));
-        for terminating in &status.terminating {
+        for terminating in &status.interrupted {
             let when = terminating.deadline.map(|at| format!(" at {at:.0}")).unwrap_or_default();
             let blocked = terminating.replacement_blocked.as_ref();
             let blocked = blocked.map(|by| format!("; its replacement is blocked: {}", by.message));

@@ -60,7 +60,7 @@ impl StatusOutput {
     pub(super) fn record(&self, status: &Status, effects: &[Effect]) {
         for effect in effects {
             let interruption =
-                |instance: &InstanceId| status.terminating.iter().find(|t| t.instance == *instance);
+                |instance: &InstanceId| status.interrupted.iter().find(|t| t.instance == *instance);
             if let Effect::Cordon { node, instance, .. } = effect {
                 let found = interruption(instance);
                 let why = found.map_or("interrupted", |found| found.reason.as_str());

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use fleetwright::apply::{ApplyStatus, ChangeOutcome, Outcome, Receipt};
 use fleetwright::controller::{
     ActionFailure, ApprovedBy, Blocked, BlockedReason, Breaker, CompletedApply, ControllerAction,
-    Counter, Counters, InterruptionPhase, Mode, PlanTotals, PublishedPlan, RepositoryStatus,
-    SourceState, Status, Suspension, TerminatingInstance, UncordonedNode, WorldStatus,
+    Counter, Counters, InterruptionPhase, InterruptionStatus, Mode, PlanTotals, PublishedPlan,
+    RepositoryStatus, SourceState, Status, Suspension, UncordonedNode, WorldStatus,
 };
 use fleetwright::model::commit::CommitOrigin;
 use fleetwright::model::desired::PoolLimits;
@@ -100,7 +100,7 @@ pub(crate) fn starting() -> Status {
         superseded: Vec::new(),
         history_error: None,
         uncordoned: Vec::new(),
-        terminating: Vec::new(),
+        interrupted: Vec::new(),
         sold_out: Vec::new(),
         quarantined: BTreeMap::new(),
         failing_actions: BTreeMap::new(),
@@ -324,7 +324,7 @@ pub(crate) fn busy() -> Status {
             instance: "i-0123456789abcdef1".into(),
             at: minutes_ago(25),
         }],
-        terminating: vec![TerminatingInstance {
+        interrupted: vec![InterruptionStatus {
             instance: "i-0123456789abcdef0".into(),
             node: Some("ip-10-0-3-17.eu-west-1.compute.internal".into()),
             reason: "spot-interruption".to_owned(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fleetwright::controller::{
-    BlockedReason, Effect, InterruptionPhase, PublishedPlan, TerminatingInstance,
+    BlockedReason, Effect, InterruptionPhase, InterruptionStatus, PublishedPlan,
 };
 use fleetwright::model::desired::{ControllerSettings, CountOrShare, Mode, RateLimit};
 use fleetwright::model::ids::{Address, ChangeId, InstanceId, NodeName, PlanId, WorkloadId};
@@ -96,7 +96,7 @@ impl InvariantChecks {
         });
         let node = &node.name;
         let is_terminating =
-            step.status.terminating.iter().any(|terminating| terminating.instance == *instance);
+            step.status.interrupted.iter().any(|terminating| terminating.instance == *instance);
         let applying = &step.status.in_progress;
         // The apply of a terminating instance is known.
         let drains = |plan: &PlanId| self.drains.get(plan).is_none_or(|all| all.contains(instance));
@@ -208,14 +208,14 @@ impl InvariantChecks {
     pub(super) fn record_drains(
         &mut self,
         step: &ReplicaStep<'_>,
-        terminating: &BTreeMap<InstanceId, TerminatingInstance>,
+        terminating: &BTreeMap<InstanceId, InterruptionStatus>,
     ) {
         let before = self.terminating.get(&step.replica);
-        let drains = |terminating: &TerminatingInstance| {
+        let drains = |terminating: &InterruptionStatus| {
             matches!(terminating.phase, InterruptionPhase::Draining)
         };
         let later = step.now.checked_add(FORCED_EVICTION_LEAD).unwrap_or(step.now);
-        let long = |terminating: &TerminatingInstance| {
+        let long = |terminating: &InterruptionStatus| {
             terminating.deadline.is_none_or(|deadline| deadline > later)
         };
         let held = step.status.plan.iter().flat_map(blocked_workloads).collect::<BTreeSet<_>>();
@@ -293,7 +293,7 @@ impl InvariantChecks {
         &mut self,
         call: &RecordedCall,
         ended: &TerminatedInstance,
-        terminating: Option<&TerminatingInstance>,
+        terminating: Option<&InterruptionStatus>,
     ) {
         let RecordedCall { at, .. } = *call;
         let id = &ended.id;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fleetwright::controller::{
-    Blocked, BlockedReason, InterruptionPhase, PersistedState, PlanScope, RevisionPlanner,
-    TerminatingInstance,
+    Blocked, BlockedReason, InterruptionPhase, InterruptionStatus, PersistedState, PlanScope,
+    RevisionPlanner,
 };
 use fleetwright::model::observed::CORDONED_ANNOTATION;
 use fleetwright::model::units::Bytes;
@@ -266,7 +266,7 @@ impl ViolationTrace {
         let (instance, why) = (self.removal(&self.scale_down, 0).id, "health".to_owned());
         let (since, phase) = (self.now, InterruptionPhase::Draining);
         let (node, held) = (None, None);
-        self.status.terminating.push(TerminatingInstance {
+        self.status.interrupted.push(InterruptionStatus {
             instance: instance.clone(),
             node,
             reason: why,

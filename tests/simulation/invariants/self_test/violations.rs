@@ -2,9 +2,9 @@
 
 use super::{
     APPLY, Arc, BTreeSet, Bytes, CORDONED_ANNOTATION, CallKind, Completeness, CountOrShare, Effect,
-    InterruptionPhase, LAUNCHED, LaunchRequest, Plan, PlanScope, READS_PER_MINUTE, REPEATS_MAX,
-    RateLimit, RecordedCall, ResourceChange, SignedDuration, TerminatedInstance,
-    TerminatingInstance, ViolationTrace, WaveStep, launched, rows, tag,
+    InterruptionPhase, InterruptionStatus, LAUNCHED, LaunchRequest, Plan, PlanScope,
+    READS_PER_MINUTE, REPEATS_MAX, RateLimit, RecordedCall, ResourceChange, SignedDuration,
+    TerminatedInstance, ViolationTrace, WaveStep, launched, rows, tag,
 };
 
 /// An invariant, a description, and a trace that violates it.
@@ -286,7 +286,7 @@ pub(super) const OF_REMOVALS: &[ViolationCase] = &[
         let (why, since) = ("health".to_owned(), t.now);
         let phase = InterruptionPhase::Draining;
         let (node, deadline, held) = (None, None, None);
-        t.status.terminating.push(TerminatingInstance {
+        t.status.interrupted.push(InterruptionStatus {
             instance,
             node,
             reason: why,
