@@ -194,7 +194,9 @@ impl ControllerState {
             Event::ApplyFinished { ticket, result: end } => self.on_apply_finished(ticket, end),
             Event::Cordoned { instance, result: end } => self.on_cordoned(&instance, &end),
             Event::Uncordoned { instance, result: end } => self.on_uncordoned(&instance, &end),
-            Event::CordonedWithoutLease { node: _, result: end } => self.on_shielded(&end),
+            Event::CordonedWithoutLease { node: _, result: end } => {
+                self.on_cordoned_without_lease(&end);
+            }
             Event::Evicted { instance: _, results } => self.on_evicted(&results),
             Event::TerminateFinished { instance, result: end } => {
                 self.on_terminated(&instance, &end);

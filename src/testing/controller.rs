@@ -158,7 +158,7 @@ impl ControllerHarness {
         self.0 = Some(state);
         let summary = |effect: &Effect| match effect {
             Effect::CordonWithoutLease { node } => {
-                Some(format!("shields {} {}", node.name, node.uid))
+                Some(format!("cordons without lease {} {}", node.name, node.uid))
             }
             Effect::Uncordon { node, .. } => Some(format!("uncordons {}", node.name)),
             Effect::Cordon { node, .. } => Some(format!("cordons {}", node.name)),

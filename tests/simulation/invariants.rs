@@ -395,7 +395,7 @@ impl InvariantChecks {
                 && call.began < until.checked_sub(super::environment::LEASE_MARGIN).unwrap_or(until)
         });
         // During a CI apply, the controller cordons interrupted nodes and makes no other call.
-        let shields = if let CallKind::Cordon { node, on: true, .. } = kind {
+        let cordons_without_lease = if let CallKind::Cordon { node, on: true, .. } = kind {
             let asked = self.leaseless_cordons.contains(&(*replica, node.clone()));
             lease.is_some_and(|(by, _)| by == APPLY) || lease.is_none() && asked
         } else {
@@ -404,7 +404,8 @@ impl InvariantChecks {
         let hears =
             matches!(kind, CallKind::Ended(_) | CallKind::Launched(_) | CallKind::Pinned(..));
         self.check_observe_only_call(call);
-        if !holds && !shields && !hears && !matches!(kind, CallKind::Acknowledge(..)) {
+        if !holds && !cordons_without_lease && !hears && !matches!(kind, CallKind::Acknowledge(..))
+        {
             self.fail(*at, &format!("I12: replica {replica} writes without the lease"));
         }
         self.check_repeated_writes(*at, kind);

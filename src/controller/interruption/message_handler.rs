@@ -39,7 +39,7 @@ impl ControllerState {
         effects: &mut Vec<Effect>,
     ) {
         if self.leadership.is_held_by_apply() && !self.leadership.is_leader() {
-            self.shield_nodes(&message, effects);
+            self.cordon_without_lease(&message, effects);
             return;
         }
         let InterruptionMessage { receipt, kind, instances, deadline, sent } = message;
@@ -88,7 +88,7 @@ impl ControllerState {
     /// lease. The message stays on the queue and comes again, so that the next leader does the
     /// rest. A later deadline is left to that leader: if the message were lost by then, nothing
     /// would uncordon the node.
-    fn shield_nodes(&self, message: &InterruptionMessage, effects: &mut Vec<Effect>) {
+    fn cordon_without_lease(&self, message: &InterruptionMessage, effects: &mut Vec<Effect>) {
         let Some(world) = self.observation.latest.as_ref().filter(|_| self.handles_interruptions())
         else {
             return;
@@ -107,7 +107,10 @@ impl ControllerState {
         }
     }
 
-    pub(in crate::controller) fn on_shielded(&mut self, end: &Result<CordonOutcome, PortError>) {
+    pub(in crate::controller) fn on_cordoned_without_lease(
+        &mut self,
+        end: &Result<CordonOutcome, PortError>,
+    ) {
         self.counters.count_kubernetes(end);
         if let Ok(CordonOutcome::Outdated) = end {
             // The message comes again within a visibility timeout and needs a current view of the

@@ -43,19 +43,19 @@ fn lease_held_by_apply_cordons_only_own_urgent_nodes() {
     let mut harness = ControllerHarness::started();
     assert_eq!(harness.step_at(1, lost(true)), [""; 0]);
     assert!(harness.state().accepts_messages() && harness.state().status().is_lease_held_by_apply);
-    let shields = ["shields node-of-i-1 uid-of-i-1"];
+    let cordons = ["cordons without lease node-of-i-1 uid-of-i-1"];
     for (what, kind, ids, within, expected) in [
         (
             "one of ours, one of another owner, and an unknown one",
             MessageKind::SpotInterruption,
             &["i-1", "i-9", "i-7"][..],
             Some(120),
-            &shields[..],
+            &cordons[..],
         ),
-        ("the message returns", MessageKind::SpotInterruption, &["i-1"], Some(90), &shields),
+        ("the message returns", MessageKind::SpotInterruption, &["i-1"], Some(90), &cordons),
         ("hours are left", MessageKind::Health, &["i-1"], Some(20_000), &[]),
         ("without a deadline", MessageKind::Health, &["i-2"], None, &[]),
-        ("minutes are left", MessageKind::Reservation, &["i-1"], Some(200), &shields),
+        ("minutes are left", MessageKind::Reservation, &["i-1"], Some(200), &cordons),
         ("not a termination", MessageKind::Rebalance, &["i-2"], None, &[]),
         ("a hint", MessageKind::StateChange, &["i-2"], Some(0), &[]),
     ] {
