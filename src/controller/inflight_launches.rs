@@ -48,19 +48,19 @@ pub struct InDoubtLaunches {
     /// Latest time at which EC2 may have received a request.
     pub at: Timestamp,
     /// Number of repeated requests.
-    #[serde(rename = "times", default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub attempts: u32,
     /// Digest of each decision, by address.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rows: BTreeMap<Address, String>,
     /// Index of the requested offering where it is not the first: the earlier ones had no capacity.
-    #[serde(rename = "turns", default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub offerings: BTreeMap<Address, u32>,
     /// First request; it matters where other offerings than the first were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// Number of further launches whose decisions are not stored.
-    #[serde(rename = "more", default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub unlisted: u32,
 }
 

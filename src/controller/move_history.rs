@@ -28,10 +28,8 @@ const SUFFIX_LENGTH: usize = 8;
 #[serde(default, rename_all = "camelCase")]
 pub struct MoveHistory {
     /// Launches.
-    #[serde(rename = "came")]
     pub launches: MoveBuckets,
     /// Removals.
-    #[serde(rename = "went")]
     pub removals: MoveBuckets,
     /// Time up to which the ids of launched instances are dropped because they were too many. All
     /// launches until then are counted.

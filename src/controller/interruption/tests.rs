@@ -293,7 +293,7 @@ fn message_about_new_instance_waits_until_ec2_shows_it() {
             if is_answered {
                 state.observation.unobserved.note_launch(&id, at(3));
             } else {
-                let entry = r#"{"plan": "p", "at": "1970-01-12T13:46:43Z", "more": 1}"#;
+                let entry = r#"{"plan": "p", "at": "1970-01-12T13:46:43Z", "unlisted": 1}"#;
                 let entry = serde_json::from_str(entry).expect("reads");
                 state.persistence.loaded.as_mut().expect("recalled").in_doubt_launches.push(entry);
             }
