@@ -29,7 +29,6 @@ pub enum Outcome {
         why: String,
     },
     /// The change was started, and reverted or abandoned, for example after a timeout.
-    #[serde(alias = "given-up")]
     Abandoned {
         /// Reason.
         why: String,
@@ -296,17 +295,4 @@ pub enum Step {
         #[serde(flatten)]
         outcome: Outcome,
     },
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn former_word_of_an_abandoned_change_is_read() {
-        let former = r#"{"outcome": "given-up", "why": "late"}"#;
-        let outcome: Outcome = serde_json::from_str(former).expect("an outcome");
-        assert_eq!(outcome, Outcome::Abandoned { why: "late".to_owned() });
-        assert_eq!(outcome.as_str(), "abandoned");
-    }
 }
