@@ -41,8 +41,8 @@ pub use client::{ConnectError, Kubernetes};
 pub use cluster_identity::{ExpectedCluster, OtherCluster};
 pub use events::{EventSubject, KubernetesEvent};
 pub use lease::{
-    HeldLease, LEASE_NAME, LEASE_NAMESPACE, LOCK_POLL, LeaseError, LeaseLock, LeaseRecord,
-    RENEW_EVERY,
+    APPLY_RENEW_INTERVAL, HeldLease, LEASE_NAME, LEASE_NAMESPACE, LEASE_POLL, LeaseClient,
+    LeaseError, LeaseRecord,
 };
 pub use preflight::SteeringObstacle;
 pub use watch::{ClusterChange, WatchedCluster};

@@ -14,7 +14,7 @@ use super::repository::Repository;
 use super::{Console, Exit, files, planning, settings, source_tree};
 use crate::adapters::aws::{Aws, LaunchContext, MarketAnswers};
 use crate::adapters::kube::{
-    ApplyEvents, EVENTS_FLUSH_MAX, HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LeaseLock,
+    ApplyEvents, EVENTS_FLUSH_MAX, HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LeaseClient,
 };
 use crate::adapters::system_clock::SystemClock;
 use crate::apply::ports::Clock as _;
@@ -65,7 +65,7 @@ pub(super) fn carry_out(
     write_receipt(&receipt, approvers, apply_settings.receipt.as_deref(), &mut reporter)
 }
 
-/// Verifies the plan, takes the lock, and applies under it.
+/// Verifies the plan, takes the lease, and applies under it.
 async fn apply_under_lock(
     plan: &Plan,
     live: LiveCluster,
@@ -87,7 +87,7 @@ async fn apply_under_lock(
     // Launches and the repeated plan use the same lookup.
     aws.resolve_launch_context(&context).await;
     let aws = aws.with_launch_context(context);
-    let lease = LeaseLock::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, lease_holder(plan));
+    let lease = LeaseClient::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, lease_holder(plan));
     let held = acquire_lease(&lease, apply_settings.lock_timeout, reporter.console).await?;
     Box::pin(apply_under_lease(plan, &kubernetes, &aws, settings, &lease, held, reporter)).await
 }
@@ -98,7 +98,7 @@ async fn apply_under_lease(
     kubernetes: &Kubernetes,
     aws: &Aws,
     settings: &ApplySettings<'_>,
-    lease: &LeaseLock,
+    lease: &LeaseClient,
     held: HeldLease,
     reporter: &mut ProgressReporter<'_>,
 ) -> Result<Receipt, CliError> {
@@ -141,9 +141,9 @@ async fn apply_under_lease(
             whole,
         ));
     }
-    // A lock that is not released expires.
+    // A lease that is not released expires.
     if let Err(error) = lease.release(&last, SystemClock.now()).await {
-        tracing::warn!(%error, "cannot release lock");
+        tracing::warn!(%error, "cannot release lease");
     }
     receipt.map_err(apply_error)
 }

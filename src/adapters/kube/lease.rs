@@ -1,4 +1,4 @@
-//! The lock of an apply: a Lease, and the time for which the holder can rely on it.
+//! The lease of an apply, and the time for which the holder can rely on it.
 //!
 //! A lease alone does not exclude others: a paused holder may believe that it still holds the
 //! lease. The holder therefore measures monotonic time since the *start* of its last renewal, and
@@ -59,14 +59,14 @@ pub const LEASE_NAMESPACE: &str = "kube-system";
 pub const LEASE_NAME: &str = "fleetwright-apply";
 
 /// Poll interval while the lease is held elsewhere.
-pub const LOCK_POLL: Duration = Duration::from_secs(2);
+pub const LEASE_POLL: Duration = Duration::from_secs(2);
 
-/// Renewal interval.
-pub const RENEW_EVERY: Duration = Duration::from_secs(10);
+/// Renewal interval of an apply.
+pub const APPLY_RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A named lease and its potential holder.
 #[derive(Debug)]
-pub struct LeaseLock {
+pub struct LeaseClient {
     api: Api<ApiLease>,
     name: String,
     holder: String,
@@ -160,7 +160,7 @@ pub enum LeaseError {
     Port(#[from] PortError),
 }
 
-impl LeaseLock {
+impl LeaseClient {
     /// Returns the lease `namespace/name` for `holder`. Holder names must be unique.
     #[must_use]
     pub fn new(kubernetes: &Kubernetes, namespace: &str, name: &str, holder: String) -> Self {

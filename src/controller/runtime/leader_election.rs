@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 
 use crate::adapters::kube::{
-    HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LOCK_POLL, LeaseError, LeaseLock,
+    HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LEASE_POLL, LeaseClient, LeaseError,
     LeaseRecord,
 };
 use crate::adapters::system_clock::SystemClock;
@@ -24,7 +24,7 @@ use crate::controller::{LEASE_HOLDER_PREFIX, PersistedState, Signal, StateKeys, 
 use crate::model::unavailable_offerings::ExclusionLimits;
 
 /// Renewal interval of the lease. It also bounds the time until a request for the lease is noticed.
-const RENEW_EVERY: Duration = Duration::from_secs(5);
+const CONTROLLER_RENEW_INTERVAL: Duration = Duration::from_secs(5);
 
 const RENEW_WITHIN: Duration = Duration::from_secs(8);
 
@@ -44,9 +44,9 @@ struct LeaseTiming {
 }
 
 const LEASE_TIMING: LeaseTiming = LeaseTiming {
-    renew_every: RENEW_EVERY,
+    renew_every: CONTROLLER_RENEW_INTERVAL,
     renew_within: RENEW_WITHIN,
-    poll: LOCK_POLL,
+    poll: LEASE_POLL,
     hand_over_within: HAND_OVER_WITHIN,
 };
 
@@ -54,7 +54,7 @@ const LEASE_TIMING: LeaseTiming = LeaseTiming {
 pub(super) struct LeaderElector {
     timing: LeaseTiming,
     kubernetes: Kubernetes,
-    lease: LeaseLock,
+    lease: LeaseClient,
     held: Mutex<Option<HeldLease>>,
     /// The keys that authenticate the persisted state, if any.
     state_keys: Option<StateKeys>,
@@ -77,7 +77,7 @@ impl LeaderElector {
         Self {
             timing: LEASE_TIMING,
             kubernetes: kubernetes.clone(),
-            lease: LeaseLock::new(kubernetes, LEASE_NAMESPACE, LEASE_NAME, name),
+            lease: LeaseClient::new(kubernetes, LEASE_NAMESPACE, LEASE_NAME, name),
             held: Mutex::default(),
             state_keys,
             memory: Mutex::default(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright::adapters::kube::{Kubernetes, LeaseError, LeaseLock};
+use fleetwright::adapters::kube::{Kubernetes, LeaseClient, LeaseError};
 use fleetwright::apply::ports::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome, PortError};
 use fleetwright::model::ids::WorkloadKind;
 use fleetwright::model::observed::{
@@ -390,7 +390,7 @@ async fn check_deletions(kubernetes: &Kubernetes) {
 
 async fn check_lease(kubernetes: &Kubernetes) {
     let lease = |holder: &str| {
-        LeaseLock::new(kubernetes, "kube-system", "fleetwright-apply", holder.to_owned())
+        LeaseClient::new(kubernetes, "kube-system", "fleetwright-apply", holder.to_owned())
     };
     let (first, second) = (lease("first"), lease("second"));
     let held = first.acquire(Timestamp::now()).await.expect("free");
@@ -417,7 +417,7 @@ async fn check_lease(kubernetes: &Kubernetes) {
 
 /// Checks that one of two concurrent candidates acquires a lease, independent of their clocks. The
 /// holder keeps it although another process writes to the lease.
-async fn check_concurrent_candidates(third: &LeaseLock, fourth: &LeaseLock) {
+async fn check_concurrent_candidates(third: &LeaseClient, fourth: &LeaseClient) {
     let hours = |n: i64| {
         let at = Timestamp::now().checked_add(jiff::SignedDuration::from_hours(n));
         at.expect("a time")
