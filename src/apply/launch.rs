@@ -182,7 +182,10 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     fn report_unavailable(&self, work: &LaunchWork<'_>, offering: &Offering) {
         let Offering { instance_type, zone, capacity_type } = offering.clone();
-        self.emit(Some(work.address), Step::NoCapacity { instance_type, zone, capacity_type });
+        self.emit(
+            Some(work.address),
+            Step::InsufficientCapacity { instance_type, zone, capacity_type },
+        );
     }
 
     async fn record_attempt(

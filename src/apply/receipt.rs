@@ -197,7 +197,7 @@ pub enum Step {
     },
     /// EC2 has insufficient capacity for an offering. EC2 or the apply chooses another approved
     /// offering.
-    NoCapacity {
+    InsufficientCapacity {
         /// Instance type.
         instance_type: InstanceTypeName,
         /// Availability zone.

@@ -111,7 +111,7 @@ async fn apply_under_lease(
     let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
     let mut report = |event: &Event| {
         reporter.event(event);
-        events.remember_sold_out(event);
+        events.remember_unavailable(event);
         // The receiver lives as long as the apply.
         let _ = sender.send(event.clone());
     };
@@ -128,9 +128,9 @@ async fn apply_under_lease(
     // The last events may delay the end a little.
     let _ = tokio::time::timeout(EVENTS_FLUSH_MAX, recording).await;
     let mut last = held.borrow().clone();
-    for sold_out in events.sold_out() {
+    for offering in events.unavailable_offerings() {
         let (now, limits) = (SystemClock.now(), ExclusionLimits::APPLY);
-        last.unavailable_offerings.record(sold_out, now, limits);
+        last.unavailable_offerings.record(offering, now, limits);
     }
     if let Ok(receipt) = &receipt {
         let whole = receipt.verdict == ApplyStatus::Applied && plan.complete;

@@ -196,7 +196,7 @@ fn preview_status(
         history_error: None,
         uncordoned: Vec::new(),
         interrupted: Vec::new(),
-        sold_out: Vec::new(),
+        unavailable_offerings: Vec::new(),
         quarantined: [].into(),
         failing_actions: [].into(),
         persisted_state: crate::controller::PersistedStateSize::default(),

@@ -118,7 +118,7 @@ fn describe(step: &Step) -> String {
             let planned = planned.unwrap_or_default();
             format!("launched {instance_id} ({instance_type}, {zone}, {capacity_type}){planned}")
         }
-        Step::NoCapacity { instance_type, zone, capacity_type } => {
+        Step::InsufficientCapacity { instance_type, zone, capacity_type } => {
             format!("no capacity for {instance_type} in {zone} ({capacity_type})")
         }
         Step::Raised { group, from, to } => format!("group {group} raised from {from} to {to}"),

@@ -251,7 +251,7 @@ impl ControllerState {
                 self.on_launch_answered(ticket, event.address.as_ref());
                 self.on_launched(ticket, event.address.as_ref(), instance_id);
             }
-            Step::NoCapacity { .. } => {
+            Step::InsufficientCapacity { .. } => {
                 run.unanswered_launches.retain(|address| Some(address) != event.address.as_ref());
                 self.counters.count(Counter::LaunchesInsufficientCapacity);
                 if let (Some(persisted), Some(exclusion)) =

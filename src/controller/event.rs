@@ -367,7 +367,8 @@ pub enum Effect {
 
 /// Returns the exclusion for an offering that EC2 had no capacity for.
 pub(super) fn capacity_exclusion(event: &apply::Event) -> Option<Exclusion> {
-    let apply::Step::NoCapacity { instance_type, zone, capacity_type } = &event.step else {
+    let apply::Step::InsufficientCapacity { instance_type, zone, capacity_type } = &event.step
+    else {
         return None;
     };
     Some(Exclusion {

@@ -172,7 +172,7 @@ pub(super) fn has_recorded_attempt(
     entries.all(|entry| entry.offerings.get(address).is_some_and(|stored| *stored >= attempt))
 }
 
-/// Returns since when launches with fallback offerings are in doubt. Offerings found sold out since
+/// Returns since when launches with fallback offerings are in doubt. Offerings found unavailable since
 /// then are ignored until those launches are answered: a plan that used them would decide
 /// differently and could not repeat the requests.
 pub(super) fn fallback_since(all: &[InDoubtLaunches]) -> Option<Timestamp> {

@@ -13,7 +13,7 @@ pub(super) fn is_same_world(a: &Observed, b: &Observed) -> bool {
     is_same_observation(a, b) && a.exclusions == b.exclusions
 }
 
-/// Returns the same without exclusions: an observation does not show sold-out offerings.
+/// Returns the same without exclusions: an observation does not show unavailable offerings.
 ///
 /// An equal observation starts no plan before `REPLAN_INTERVAL`. A new field does not compile until it
 /// is classified.

@@ -93,7 +93,7 @@ pub struct Status {
     /// at most [`Status::UNCORDONED_MAX`].
     pub uncordoned: Vec<UncordonedNode>,
     /// Offerings excluded for insufficient capacity, with the end of each exclusion.
-    pub sold_out: Vec<Exclusion>,
+    pub unavailable_offerings: Vec<Exclusion>,
     /// Quarantined pools, with the reason and the end.
     pub quarantined: BTreeMap<PoolName, (String, Timestamp)>,
     /// Last error of each action that currently fails. Failed reads are part of

@@ -93,7 +93,7 @@ impl ControllerState {
             history_error: None,
             interrupted: self.interruption_statuses(),
             uncordoned: self.interruptions.uncordons.done().to_vec(),
-            sold_out: persisted
+            unavailable_offerings: persisted
                 .map(|persisted| persisted.unavailable_offerings.exclusions(self.now))
                 .unwrap_or_default(),
             quarantined: quarantine

@@ -12,7 +12,7 @@ use crate::simulator::OfferingOutage;
 use crate::testing::catalog::{self, instance_type};
 use crate::testing::plan::explain;
 
-fn set_no_capacity(world: &World, kind: &str) {
+fn set_insufficient_capacity(world: &World, kind: &str) {
     let instance_type = Some(InstanceTypeName::from(kind));
     world.set_unavailable(vec![OfferingOutage { instance_type, ..OfferingOutage::default() }]);
 }
@@ -21,7 +21,7 @@ fn set_no_capacity(world: &World, kind: &str) {
 fn failed_launch_skips_the_dependent_retirements() {
     let world = fleet();
     let plan = plan(&world);
-    set_no_capacity(&world, "m6i.large");
+    set_insufficient_capacity(&world, "m6i.large");
     let before = active(&world);
     let receipt = applied(&plan, &world);
     assert_eq!(receipt.verdict, ApplyStatus::Partly);
@@ -91,13 +91,13 @@ fn next_approved_alternative_is_launched_without_capacity() {
     let world = fleet();
     let mut plan = plan(&world);
     plan.capacity.alternatives = alternatives(&["m7i.large"]);
-    set_no_capacity(&world, "m6i.large");
+    set_insufficient_capacity(&world, "m6i.large");
     let catalog = catalog();
     let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
     let (receipt, events) = apply_over(&plan, &world, &settings);
     assert_eq!(receipt.expect("not refused").verdict, ApplyStatus::Applied);
     assert_eq!(active(&world), planned_fleet(&plan));
-    assert!(events.iter().any(|event| matches!(event.step, Step::NoCapacity { .. })));
+    assert!(events.iter().any(|event| matches!(event.step, Step::InsufficientCapacity { .. })));
     let observed = world.observed();
     let has_spec = |i: &&Instance| i.is_active() && i.tags.contains_key(tag::SPEC);
     for instance in observed.instances.values().filter(has_spec) {
@@ -144,7 +144,7 @@ fn receipt_names_the_offering_that_ec2_chose() {
         let world = fleet();
         let plan = spot_plan(&world);
         if !has_capacity {
-            set_no_capacity(&world, "m6i.large");
+            set_insufficient_capacity(&world, "m6i.large");
         }
         let catalog = catalog();
         let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
@@ -164,8 +164,10 @@ fn receipt_names_the_offering_that_ec2_chose() {
             Some(request.offerings().count())
         });
         assert_eq!(requests.collect::<Vec<_>>(), [2; 3], "one request offers both");
-        let unavailable =
-            events.iter().filter(|event| matches!(event.step, Step::NoCapacity { .. })).count();
+        let unavailable = events
+            .iter()
+            .filter(|event| matches!(event.step, Step::InsufficientCapacity { .. }))
+            .count();
         assert_eq!(unavailable, if has_capacity { 0 } else { 3 });
     }
 }
@@ -174,7 +176,7 @@ fn receipt_names_the_offering_that_ec2_chose() {
 fn receipt_has_the_observed_offering_that_ec2_did_not_name() {
     let world = fleet();
     let plan = spot_plan(&world);
-    set_no_capacity(&world, "m6i.large");
+    set_insufficient_capacity(&world, "m6i.large");
     let catalog = catalog();
     let ports = FaultyPorts { hides_offerings: true, ..FaultyPorts::without_fault(&world) };
     let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
@@ -192,7 +194,7 @@ fn alternative_missing_in_the_catalog_is_never_launched() {
     let world = fleet();
     let mut plan = plan(&world);
     plan.capacity.alternatives = alternatives(&["m8i.large"]);
-    set_no_capacity(&world, "m6i.large");
+    set_insufficient_capacity(&world, "m6i.large");
     let catalog = catalog();
     let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
     let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");

@@ -57,7 +57,7 @@ fn message(
         | Step::Joined { .. }
         | Step::Found { .. }
         | Step::Cordoned { .. } => (StreamLevel::Info, StreamMessage::ApplyStart { hook }),
-        Step::NoCapacity { .. }
+        Step::InsufficientCapacity { .. }
         | Step::Retrying { .. }
         | Step::Unanswered
         | Step::Unreadable
@@ -94,7 +94,7 @@ fn detail(step: &Step) -> BTreeMap<String, Value> {
 fn half(step: &Step) -> Option<&'static str> {
     match step {
         Step::Launched { .. }
-        | Step::NoCapacity { .. }
+        | Step::InsufficientCapacity { .. }
         | Step::Unanswered
         | Step::Raised { .. }
         | Step::Joined { .. }

@@ -102,7 +102,7 @@ pub(super) fn activity(samples: &mut Samples, status: &Status) {
         let labels = [("reason", reason), ("phase", phase)];
         samples.add("fleetwright_instances_interrupted", &labels, instances);
     }
-    samples.add("fleetwright_offerings_unavailable", &[], status.sold_out.len());
+    samples.add("fleetwright_offerings_unavailable", &[], status.unavailable_offerings.len());
     for pool in status.quarantined.keys() {
         samples.add("fleetwright_pool_quarantined", &[("pool", pool.as_str())], true);
     }

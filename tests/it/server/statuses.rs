@@ -101,7 +101,7 @@ pub(crate) fn starting() -> Status {
         history_error: None,
         uncordoned: Vec::new(),
         interrupted: Vec::new(),
-        sold_out: Vec::new(),
+        unavailable_offerings: Vec::new(),
         quarantined: BTreeMap::new(),
         failing_actions: BTreeMap::new(),
         persisted_state: fleetwright::controller::PersistedStateSize::default(),
@@ -333,7 +333,7 @@ pub(crate) fn busy() -> Status {
             phase: InterruptionPhase::Draining,
             replacement_blocked: None,
         }],
-        sold_out: vec![Exclusion {
+        unavailable_offerings: vec![Exclusion {
             instance_type: Some("m7g.large".into()),
             zone: Some("eu-west-1a".into()),
             capacity_type: Some(CapacityType::Spot),
