@@ -5,8 +5,9 @@
 //!
 //! Invariants: a resource type is served only after a complete consistent list and while its watch
 //! runs. If a watch breaks or is silent for a minute, everything is listed instead, so that a read
-//! error never looks like a smaller cluster. Writes of this process are awaited. Reads that decide
-//! about a termination bypass the cache ([`Cluster::node`]).
+//! error never looks like a smaller cluster. Cordons, uncordons and deletions of nodes by this process
+//! are awaited; its other writes are not. Reads that decide about a termination bypass the cache
+//! ([`Cluster::node`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
