@@ -306,7 +306,7 @@ impl StateStore for LeaderElector {
         let text = text.map_err(write_error)?;
         if state.dropped_entries > 0 {
             let (dropped, bytes) = (state.dropped_entries, text.len());
-            tracing::warn!(dropped, bytes, "persisted state truncated; oldest entries dropped");
+            tracing::warn!(dropped, bytes, "persisted state shortened to fit the annotation");
         }
         held.controller_state = Some(text);
         match self.lease.renew(&held, now).await {
