@@ -123,9 +123,6 @@ fn replacement_rows<'p>(plan: &'p Plan, lasting: &BTreeSet<&Address>) -> BTreeSe
         .collect()
 }
 
-/// Returns the node name of a row: the instance id while no node has joined.
 fn node_name(row: &ResourceChange) -> Option<NodeName> {
-    let before = row.change.before.as_ref()?;
-    let of_instance = || before.instance_id.as_ref().map(|id| NodeName::from(id.as_str()));
-    before.node.clone().or_else(of_instance)
+    row.change.before.as_ref()?.name_or_instance_id()
 }
