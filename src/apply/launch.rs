@@ -248,24 +248,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 allocatable: (&node.allocatable).into(),
             }
         };
-        let alternatives = nodes.iter().skip(1).map(request_offering).collect();
-        let LaunchOffering { instance_type, zone, labels, capacity, allocatable } =
-            request_offering(&nodes[0]);
         LaunchRequest {
             token: client_token(&work.change_id, attempt),
-            instance_type,
-            zone,
+            offerings: nodes.iter().map(request_offering).collect(),
             capacity_type: offering.capacity_type,
             reservation: node.reservation.clone(),
             image: work.image.to_owned(),
             tags,
-            labels,
             // The node is closed until the nodes of its batch open together.
             taints: node.taints.iter().cloned().chain([Taint::opening()]).collect(),
             startup_taints: node.startup_taints.clone(),
-            capacity,
-            allocatable,
-            alternatives,
         }
     }
 

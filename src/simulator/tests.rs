@@ -19,7 +19,8 @@ use crate::model::pod::Taint;
 use crate::model::requirement::key;
 use crate::testing::pods::{no_schedule, topology_spread};
 use crate::testing::simulator::{
-    self, cluster, genesis, id, launch, pods, request, run, shapes, start, template, world,
+    self, cluster, genesis, id, launch, pods, request, request_with, run, shapes, start, template,
+    world,
 };
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
@@ -119,7 +120,7 @@ fn token_is_idempotent_after_termination() {
 fn token_with_other_parameters_fails() {
     let world = world();
     launch(&world, &request("a"));
-    let other = LaunchRequest { zone: "eu-west-1b".into(), ..request("a") };
+    let other = request_with("a", |offering| offering.zone = "eu-west-1b".into());
     let error = run(world.launch(&other)).expect_err("mismatch");
     assert!(
         error.reason.contains("IdempotentParameterMismatch") && !error.is_transient(),
@@ -136,7 +137,7 @@ fn failed_launch_uses_no_token() {
     world.set_unavailable(vec![gone]);
     let outcome = run(world.launch(&request("a"))).expect("an answer");
     assert!(matches!(outcome, LaunchOutcome::InsufficientCapacity { .. }));
-    let other = LaunchRequest { instance_type: "m6i.large".into(), ..request("a") };
+    let other = request_with("a", |offering| offering.instance_type = "m6i.large".into());
     launch(&world, &other);
 }
 

@@ -9,7 +9,9 @@ use std::task::Poll;
 use jiff::{SignedDuration, Timestamp};
 
 use super::plan::{address, node_state};
-use super::simulator::{cluster, genesis, id, launch, request, resources, run, shapes};
+use super::simulator::{
+    cluster, genesis, id, launch, request, request_with, resources, run, shapes,
+};
 use crate::apply::observation::observe;
 use crate::apply::ports::{
     CallEffect, Clock, Cloud, CloudInventory, Cluster, ClusterObjects, CordonOutcome, EvictOutcome,
@@ -29,7 +31,7 @@ fn running(world: &World, key: &str) -> InstanceId {
     let mut request = request(&format!("earlier-{key}"));
     request.tags.insert(tag::KEY.into(), key.into());
     request.tags.insert(tag::CHANGE.into(), format!("earlier-{key}"));
-    request.labels.insert(KEY_LABEL.into(), key.into());
+    request.offerings[0].labels.insert(KEY_LABEL.into(), key.into());
     launch(world, &request)
 }
 
@@ -52,7 +54,8 @@ pub(crate) fn fleet() -> World {
 pub(crate) fn closed_fleet() -> World {
     let world = World::in_memory(&genesis(), shapes());
     let labels = [label(KEY_LABEL, "0")].into();
-    let request = LaunchRequest { labels, taints: vec![Taint::opening()], ..request("closed") };
+    let mut request = request_with("closed", |offering| offering.labels = labels);
+    request.taints = vec![Taint::opening()];
     launch(&world, &request);
     world.settle(SignedDuration::from_mins(5)).expect("kept in memory");
     world

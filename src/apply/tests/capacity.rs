@@ -161,7 +161,7 @@ fn receipt_names_the_offering_that_ec2_chose() {
         let calls = writes(&world);
         let requests = calls.iter().filter_map(|call| {
             let PortCall::Launch { request, .. } = call else { return None };
-            Some(request.offerings().count())
+            Some(request.offerings.len())
         });
         assert_eq!(requests.collect::<Vec<_>>(), [2; 3], "one request offers both");
         let unavailable = events
@@ -200,7 +200,8 @@ fn alternative_missing_in_the_catalog_is_never_launched() {
     let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
     assert!(matches!(outcome(&receipt, "2", WaveStep::Launch), Outcome::Failed { .. }));
     assert!(writes(&world).iter().all(|call| match call {
-        PortCall::Launch { request, .. } => request.instance_type.as_str() == "m6i.large",
+        PortCall::Launch { request, .. } =>
+            request.offerings[0].instance_type.as_str() == "m6i.large",
         PortCall::Open { .. } => true,
         PortCall::Terminate { .. }
         | PortCall::Cordon { .. }

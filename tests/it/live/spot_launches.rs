@@ -29,15 +29,17 @@ fn offering(instance_type: &str, zone: &str) -> LaunchOffering {
 
 /// Returns a request of four offerings. The node class has no subnet in the zone of the third.
 fn request_of_four(token: &str, capacity_type: CapacityType) -> LaunchRequest {
+    let request = request("us-east-1a");
     LaunchRequest {
         token: token.to_owned(),
         capacity_type,
-        alternatives: vec![
+        offerings: vec![
+            request.offerings[0].clone(),
             offering("m6i.large", "us-east-1a"),
             offering("m5.large", "us-east-1c"),
             offering("m5.large", "us-east-1b"),
         ],
-        ..request("us-east-1a")
+        ..request
     }
 }
 

@@ -226,8 +226,9 @@ impl ViolationTrace {
         let change = change_id(&plan.capacity.plan_id, &row.address);
         request.tags.insert(tag::CHANGE.to_owned(), change.to_string());
         let after = row.change.after.as_ref().expect("something comes");
-        request.instance_type = after.instance_type.clone().expect("decided");
-        request.zone = after.zone.clone().expect("decided");
+        request.offerings.truncate(1);
+        request.offerings[0].instance_type = after.instance_type.clone().expect("decided");
+        request.offerings[0].zone = after.zone.clone().expect("decided");
         request.capacity_type = after.capacity_type.expect("decided");
         request.image = after.image.clone().expect("decided");
         request
