@@ -71,7 +71,7 @@ pub mod adr_0012 {}
 pub use counters::{Counter, Counters};
 
 pub use crate::model::desired::Mode;
-pub use event::{Effect, Event, PlanScope, Revision, RevisionError, Signal, Ticket};
+pub use event::{Effect, Event, PlanScope, PodScope, Revision, RevisionError, Signal, Ticket};
 pub use executor::{ExternalPorts, run};
 pub use inflight_launches::InDoubtLaunches;
 pub use interruption_message::{InterruptionMessage, MessageKind};

@@ -86,6 +86,15 @@ impl PlanScope {
     }
 }
 
+/// The pods that a plan is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodScope {
+    /// All declared demand.
+    Declared,
+    /// Only pods that exist.
+    RunningOnly,
+}
+
 /// Identifies a planning run or an apply.
 pub type Ticket = u64;
 

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use super::event::{PlanScope, Revision, RevisionError, Signal};
+use super::event::{PlanScope, PodScope, Revision, RevisionError, Signal};
 use super::persisted_state::{PersistedState, VerifiedCommit};
 use crate::apply::ports::PortError;
 use crate::catalog::Catalog;
@@ -14,12 +14,12 @@ use crate::plan::{Plan, RevalidatedPlan};
 pub trait RevisionPlanner {
     /// Returns the plan from `world`, at the time of that observation.
     fn plan(&self, world: Arc<Observed>, limits: PlanScope) -> impl Future<Output = Plan>;
-    /// Plans from `world`, and compares the approved `plan` with the result. If `running` is true, only existing pods count.
+    /// Plans from `world` for `pods`, and compares the approved `plan` with the result.
     fn revalidate(
         &self,
         plan: Arc<Plan>,
         world: Arc<Observed>,
-        running: bool,
+        pods: PodScope,
     ) -> impl Future<Output = RevalidatedPlan>;
     /// Returns the catalog, which provides the labels of fallback offerings.
     fn catalog(&self) -> &Catalog;

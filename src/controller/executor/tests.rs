@@ -25,7 +25,7 @@ impl RevisionPlanner for CountingPlanner {
         sample_plan::plan()
     }
 
-    async fn revalidate(&self, plan: Arc<Plan>, _: Arc<Observed>, _: bool) -> RevalidatedPlan {
+    async fn revalidate(&self, plan: Arc<Plan>, _: Arc<Observed>, _: PodScope) -> RevalidatedPlan {
         self.0.set(self.0.get() + 1);
         let missing = vec!["planned again".into()];
         RevalidatedPlan { missing, ..RevalidatedPlan::as_approved(Plan::clone(&plan)) }
@@ -65,7 +65,7 @@ fn equal_observation_needs_no_replanning() {
             planner: &planner,
             plan,
             excluded_instances: without,
-            running_pods_only: false,
+            pods: PodScope::Declared,
             planned_world: over,
         };
         let revalidated =
@@ -122,7 +122,7 @@ fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
         planner: &planner,
         plan,
         excluded_instances: without,
-        running_pods_only: false,
+        pods: PodScope::Declared,
         planned_world: over,
     };
     poll_once(revalidation.replan(&sample_plan::plan(), now)).expect("at once");
@@ -204,7 +204,7 @@ fn replanning_excludes_interrupted_instances() {
             planner: &planner,
             plan,
             excluded_instances: without,
-            running_pods_only: false,
+            pods: PodScope::Declared,
             planned_world: over,
         };
         poll_once(revalidation.replan(&sample_plan::plan(), &whole)).expect("at once");
