@@ -58,6 +58,7 @@ use crate::apply::ports::{Clock, Cloud, Cluster};
 use crate::catalog::Catalog;
 use crate::model::ids::{Address, ChangeId, Digest, InstanceId};
 use crate::model::observed::{ClusterIdentity, Observed};
+use crate::model::saturating_time::later;
 use crate::plan::wire::WaveStep;
 use crate::plan::{Plan, RevalidatedPlan};
 use wave_plan::WaveWork;
@@ -200,19 +201,24 @@ pub struct Bounds {
     pub tries: u32,
 }
 
+impl Bounds {
+    /// Bounds of applies to real clusters, which the controller shares.
+    pub const DEFAULT: Self = Self {
+        poll: SignedDuration::from_secs(5),
+        // Karpenter's registration timeout.
+        ready: SignedDuration::from_mins(15),
+        replicas: SignedDuration::from_mins(10),
+        drain: SignedDuration::from_mins(15),
+        // Kubernetes force-detaches volumes after the same time.
+        detach: SignedDuration::from_mins(6),
+        gone: SignedDuration::from_mins(10),
+        tries: 5,
+    };
+}
+
 impl Default for Bounds {
     fn default() -> Self {
-        Self {
-            poll: SignedDuration::from_secs(5),
-            // Karpenter's registration timeout.
-            ready: SignedDuration::from_mins(15),
-            replicas: SignedDuration::from_mins(10),
-            drain: SignedDuration::from_mins(15),
-            // Kubernetes force-detaches volumes after the same time.
-            detach: SignedDuration::from_mins(6),
-            gone: SignedDuration::from_mins(10),
-            tries: 5,
-        }
+        Self::DEFAULT
     }
 }
 
@@ -338,7 +344,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     /// Returns the time after `bound`.
     fn deadline(&self, bound: SignedDuration) -> Timestamp {
-        deadline_after(self.now(), bound)
+        later(self.now(), bound)
     }
 
     fn emit(&self, address: Option<&Address>, step: Step) {
@@ -383,11 +389,6 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             verdict,
         }
     }
-}
-
-/// Returns the time `bound` after `at`, limited to the maximum timestamp.
-fn deadline_after(at: Timestamp, bound: SignedDuration) -> Timestamp {
-    at.checked_add(bound).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]

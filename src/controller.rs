@@ -71,7 +71,7 @@ pub mod adr_0012 {}
 pub use counters::{Counter, Counters};
 
 pub use crate::model::desired::Mode;
-pub use event::{Effect, Event, PlanScope, Revision, RevisionError, Signal, Ticket};
+pub use event::{Effect, Event, PlanScope, PodScope, Revision, RevisionError, Signal, Ticket};
 pub use executor::{ExternalPorts, run};
 pub use inflight_launches::InDoubtLaunches;
 pub use interruption_message::{InterruptionMessage, MessageKind};
@@ -81,7 +81,7 @@ pub use opening::OpenedBatch;
 pub use operator_requests::AuthorizedRequest;
 pub use persisted_state::{
     ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, PersistedState, Quarantine,
-    RemovalRecord, SoldOutOffering, VerifiedCommit,
+    RemovalRecord, VerifiedCommit,
 };
 pub use planning_snapshot::EC2_VISIBILITY_MAX;
 pub use ports::{RevisionPlanner, RevisionSource, SignalSource, StateStore};
@@ -90,8 +90,8 @@ pub use state::{ControllerState, StartOptions, step};
 pub use state_seal::StateKeys;
 pub use status::{
     ActionFailure, ApprovedBy, Blocked, BlockedReason, Breaker, CompletedApply, ControllerAction,
-    InterruptionPhase, PartialApply, PersistedStateSize, PlanTotals, PublishedPlan,
-    RepositoryStatus, SourceState, Status, SupersededPlan, Suspension, TerminatingInstance,
+    InterruptionPhase, InterruptionStatus, PartialApply, PersistedStateSize, PlanTotals,
+    PublishedPlan, RepositoryStatus, SourceState, Status, SupersededPlan, Suspension,
     UncordonedNode, WorldStatus,
 };
 

@@ -279,10 +279,7 @@ fn outside_scope(plan: &Plan, scope: &Scope) -> BTreeSet<NodeName> {
     let removed = |row: &&ResourceChange| {
         row.change.actions.contains(&Action::Delete) && !scope.allows(&row.address)
     };
-    let name = |row: &ResourceChange| {
-        let before = row.change.before.as_ref()?;
-        before.node.clone().or_else(|| Some(before.instance_id.as_ref()?.as_str().into()))
-    };
+    let name = |row: &ResourceChange| row.change.before.as_ref()?.name_or_instance_id();
     plan.resource_changes.iter().filter(removed).filter_map(name).collect()
 }
 

@@ -34,7 +34,6 @@ mod owner_references;
 mod pod;
 mod preflight;
 mod token_review;
-mod unavailable_offerings;
 mod watch;
 
 pub use apply_events::{ApplyEvents, EVENTS_FLUSH_MAX};
@@ -42,11 +41,10 @@ pub use client::{ConnectError, Kubernetes};
 pub use cluster_identity::{ExpectedCluster, OtherCluster};
 pub use events::{EventSubject, KubernetesEvent};
 pub use lease::{
-    HeldLease, LEASE_NAME, LEASE_NAMESPACE, LOCK_POLL, LeaseError, LeaseLock, LeaseRecord,
-    RENEW_EVERY,
+    APPLY_RENEW_INTERVAL, HeldLease, LEASE_NAME, LEASE_NAMESPACE, LEASE_POLL, LeaseClient,
+    LeaseError, LeaseRecord,
 };
 pub use preflight::SteeringObstacle;
-pub use unavailable_offerings::UnavailableOfferings;
 pub use watch::{ClusterChange, WatchedCluster};
 
 use ::kube::Error;

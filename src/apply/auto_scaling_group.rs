@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Run;
 use super::launch::Booting;
 use super::receipt::{Outcome, Step};
 use super::wave_plan::{GroupWork, LaunchWork, RetireWork};
-use super::{Run, deadline_after};
 use crate::apply::ports::{Clock, Cloud, Cluster, PortError};
 use crate::model::ids::{Address, GroupName, InstanceId};
 use crate::model::observed::{Instance, Observed};
+use crate::model::saturating_time::later;
 use crate::plan::wire::WaveStep;
 
 /// Members of a group that the plan keeps.
@@ -125,7 +126,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         for work in works {
             if let Some(instance) = found.next() {
                 self.emit(Some(work.address), Step::Joined { instance_id: instance.clone() });
-                let deadline = deadline_after(self.now(), self.settings.bounds.ready);
+                let deadline = later(self.now(), self.settings.bounds.ready);
                 let success = success.clone();
                 booting.push(Booting::new(work, instance, success, deadline));
             } else {

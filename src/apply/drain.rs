@@ -5,6 +5,7 @@ use std::pin::Pin;
 
 use jiff::Timestamp;
 
+use super::Run;
 use super::concurrent::run_concurrently;
 use super::eviction_order::{next_to_evict, remaining_attachment};
 use super::launch::must_be_evicted;
@@ -15,12 +16,12 @@ use super::receipt::{Outcome, Step};
 use super::retirement_state::{RetirementState, UNLISTED, excess_replicas, retirement_state};
 use super::termination_grace::{CONTINUED_DRAIN, ForcedEnd, OVERDUE_MAX, WAIT_FOR_END_MAX};
 use super::wave_plan::RetireWork;
-use super::{Run, deadline_after};
 use crate::apply::ports::{Clock, Cloud, Cluster, CordonOutcome, EvictOutcome, PortError};
 use crate::demand::is_do_not_disrupt_at;
 use crate::model::observed::{
     CordonMark, CordonReason, Instance, InstanceState, Node, Observed, Pod,
 };
+use crate::model::saturating_time::later;
 use crate::plan::wire::WaveStep;
 
 /// Maximum number of nodes that are drained concurrently, and of concurrent evictions on each. API
@@ -82,7 +83,7 @@ impl Retiring<'_, '_> {
 
     /// Returns true if the drain continues with the next apply.
     fn continues_later(&self, now: Timestamp) -> bool {
-        self.forced_end.is_some_and(|end| now < deadline_after(end.at, OVERDUE_MAX))
+        self.forced_end.is_some_and(|end| now < later(end.at, OVERDUE_MAX))
     }
 
     /// Returns true if an earlier apply began the drain.
@@ -93,7 +94,7 @@ impl Retiring<'_, '_> {
     /// Returns true if the end by force is too near for the next apply to be in time.
     fn waits_for_end(&self, now: Timestamp) -> bool {
         self.phase == Phase::Draining
-            && now < deadline_after(self.deadline, WAIT_FOR_END_MAX)
+            && now < later(self.deadline, WAIT_FOR_END_MAX)
             && self.forced_end.is_some_and(|end| end.is_near(now))
     }
 
@@ -230,7 +231,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         match progress {
             DrainStep::Same => return true,
             DrainStep::Next(phase) => {
-                item.deadline = deadline_after(now, self.timeout_of(item, phase));
+                item.deadline = later(now, self.timeout_of(item, phase));
                 (item.phase, item.wait_reason) = (phase, None);
                 return true;
             }
@@ -317,7 +318,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         if !node.unschedulable || lacks_time {
             let grace_period_began_at = period.map(|_| now);
             let mark = CordonMark { reason: CordonReason::Drain, grace_period_began_at };
-            match self.ports.cluster.cordon(node, Some(mark)).await {
+            match self.ports.cluster.cordon(node, mark).await {
                 Ok(CordonOutcome::Written) => {
                     self.emit(Some(work.address), Step::Cordoned { node: node.name.clone() });
                 }

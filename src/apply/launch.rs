@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use super::concurrent::run_concurrently;
 use super::fallback::{Offering, fallback_node};
 use super::opening::{ClosedNodes, closed_node};
-use super::preconditions::{has_ended, is_launched_by};
+use super::preconditions::is_launched_by;
 use super::receipt::{ChangeOutcome, LaunchedOffering, Outcome, Step};
 use super::wave_plan::LaunchWork;
-use super::{LaunchWait, Run, deadline_after};
+use super::{LaunchWait, Run};
 use crate::apply::ports::{
     CallEffect, Clock, Cloud, Cluster, LaunchOffering, LaunchOutcome, LaunchRequest,
     LaunchedInstance, PortError,
@@ -19,6 +19,7 @@ use crate::apply::ports::{
 use crate::model::ids::InstanceId;
 use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::model::pod::Taint;
+use crate::model::saturating_time::later;
 use crate::plan::client_token;
 use crate::plan::wire::{NodeState, WaveStep};
 
@@ -29,7 +30,7 @@ const CONCURRENT_LAUNCHES_MAX: usize = 8;
 pub(super) struct Booting<'w, 'p> {
     pub(super) work: &'w LaunchWork<'p>,
     pub(super) instance: InstanceId,
-    /// Launched offering, if this apply chose it or found it.
+    /// Offering of the instance, if EC2 named it or an observation shows it.
     pub(super) launched: Option<LaunchedOffering>,
     /// Outcome of the change once the node is Ready.
     pub(super) success: Outcome,
@@ -48,6 +49,14 @@ impl<'w, 'p> Booting<'w, 'p> {
         deadline: Timestamp,
     ) -> Self {
         Self { work, instance, launched: None, success, deadline, cordoned: false, tries: 0 }
+    }
+
+    /// Notes the observed offering of a launched instance if EC2 did not name it.
+    fn note_offering(&mut self, observed: Option<&Observed>) {
+        if self.launched.is_none() && self.work.group.is_none() {
+            let found = observed.and_then(|world| world.instances.get(&self.instance));
+            self.launched = found.map(|found| self.work.launched(&Offering::of_instance(found)));
+        }
     }
 }
 
@@ -98,19 +107,18 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             (None, Some(observed)) => {
                 let is_own = |i: &&Instance| is_launched_by(i, &work.change_id);
                 let (ended, active): (Vec<_>, Vec<_>) =
-                    observed.instances.values().filter(is_own).partition(|i| has_ended(i));
+                    observed.instances.values().filter(is_own).partition(|i| i.has_ended());
                 if let Some(found) = active.first() {
                     let instance = found.id.clone();
                     self.emit(Some(work.address), Step::Found { instance_id: instance.clone() });
-                    let deadline = deadline_after(found.launched_at, bound);
+                    let deadline = later(found.launched_at, bound);
                     let launched = Some(work.launched(&Offering::of_instance(found)));
                     let item = Booting::new(work, instance, Outcome::AlreadyDone, deadline);
                     return Some(Booting { launched, ..item });
                 }
                 match self.launch(work, ended.len()).await {
-                    Ok((instance, offering)) => {
+                    Ok((instance, launched)) => {
                         let deadline = self.deadline(bound);
-                        let launched = Some(work.launched(&offering));
                         let item = Booting::new(work, instance, Outcome::Done, deadline);
                         return Some(Booting { launched, ..item });
                     }
@@ -131,7 +139,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         &self,
         work: &LaunchWork<'_>,
         ended: usize,
-    ) -> Result<(InstanceId, Offering), String> {
+    ) -> Result<(InstanceId, Option<LaunchedOffering>), String> {
         let mut failure = "no offering is approved".to_owned();
         for (attempt_index, offerings) in work.attempts.iter().enumerate().skip(work.attempt_index)
         {
@@ -154,9 +162,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     for (offering, _) in unavailable.iter().filter_map(|index| nodes.get(*index)) {
                         self.report_unavailable(work, offering);
                     }
-                    let (offering, _) = nodes.get(offering).unwrap_or(&nodes[0]);
-                    self.report_launched(work, &id, offering);
-                    return Ok((id, (*offering).clone()));
+                    let chosen = offering.and_then(|index| nodes.get(index));
+                    let launched = chosen.map(|(offering, _)| work.launched(offering));
+                    let step =
+                        Step::Launched { instance_id: id.clone(), offering: launched.clone() };
+                    self.emit(Some(work.address), step);
+                    return Ok((id, launched));
                 }
                 LaunchOutcome::InsufficientCapacity { reason } => {
                     for (offering, _) in &nodes {
@@ -171,15 +182,10 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     fn report_unavailable(&self, work: &LaunchWork<'_>, offering: &Offering) {
         let Offering { instance_type, zone, capacity_type } = offering.clone();
-        self.emit(Some(work.address), Step::NoCapacity { instance_type, zone, capacity_type });
-    }
-
-    fn report_launched(&self, work: &LaunchWork<'_>, id: &InstanceId, offering: &Offering) {
-        let LaunchedOffering { instance_type, zone, capacity_type, instead_of } =
-            work.launched(offering);
-        let instance_id = id.clone();
-        let step = Step::Launched { instance_id, instance_type, zone, capacity_type, instead_of };
-        self.emit(Some(work.address), step);
+        self.emit(
+            Some(work.address),
+            Step::InsufficientCapacity { instance_type, zone, capacity_type },
+        );
     }
 
     async fn record_attempt(
@@ -242,24 +248,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 allocatable: (&node.allocatable).into(),
             }
         };
-        let alternatives = nodes.iter().skip(1).map(request_offering).collect();
-        let LaunchOffering { instance_type, zone, labels, capacity, allocatable } =
-            request_offering(&nodes[0]);
         LaunchRequest {
             token: client_token(&work.change_id, attempt),
-            instance_type,
-            zone,
+            offerings: nodes.iter().map(request_offering).collect(),
             capacity_type: offering.capacity_type,
             reservation: node.reservation.clone(),
             image: work.image.to_owned(),
             tags,
-            labels,
             // The node is closed until the nodes of its batch open together.
             taints: node.taints.iter().cloned().chain([Taint::opening()]).collect(),
             startup_taints: node.startup_taints.clone(),
-            capacity,
-            allocatable,
-            alternatives,
         }
     }
 
@@ -294,7 +292,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             let observed = self.observe_complete().await;
             let (mut waiting, mut overdue, mut interrupted) = (Vec::new(), Vec::new(), Vec::new());
             let mut late = Vec::new();
-            for item in booting {
+            for mut item in booting {
+                item.note_offering(observed.as_ref());
                 let state =
                     observed.as_ref().map_or(BootState::Booting, |world| boot_state(&item, world));
                 match state {
@@ -376,7 +375,7 @@ pub(super) fn must_be_evicted(pod: &Pod, node: &Node) -> bool {
 /// removed, because pods cannot run on it before. It may still be closed.
 fn boot_state(item: &Booting<'_, '_>, observed: &Observed) -> BootState {
     // A missing instance may still exist, because EC2's responses may lag.
-    if observed.instances.get(&item.instance).is_some_and(has_ended) {
+    if observed.instances.get(&item.instance).is_some_and(Instance::has_ended) {
         return BootState::Ended;
     }
     let startup_taints = &item.work.node.startup_taints;

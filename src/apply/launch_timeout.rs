@@ -83,7 +83,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         };
         let Some(node) = node else { return TimeoutStep::Continue };
         let mark = CordonReason::Drain.into();
-        match self.ports.cluster.cordon(node, Some(mark)).await {
+        match self.ports.cluster.cordon(node, mark).await {
             Ok(CordonOutcome::Written) => {
                 item.cordoned = true;
                 self.emit(Some(item.work.address), Step::Cordoned { node: node.name.clone() });

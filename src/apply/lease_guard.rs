@@ -26,11 +26,8 @@ impl<'a, P> LeaseGuard<'a, P> {
         Self { port, is_held }
     }
 
-    /// Checks that a write is allowed.
-    ///
-    /// # Errors
-    /// If the lease may have expired.
-    pub fn check(&self, verb: &str) -> Result<(), PortError> {
+    /// Checks that a write is allowed: the lease is certainly held.
+    fn check(&self, verb: &str) -> Result<(), PortError> {
         if (self.is_held)() {
             return Ok(());
         }
@@ -84,18 +81,24 @@ impl<P: Cluster> Cluster for LeaseGuard<'_, P> {
         self.port.node(name).await
     }
 
-    async fn cordon(
-        &self,
-        node: &Node,
-        mark: Option<CordonMark>,
-    ) -> Result<CordonOutcome, PortError> {
+    async fn cordon(&self, node: &Node, mark: CordonMark) -> Result<CordonOutcome, PortError> {
         self.check("cordon node")?;
         self.port.cordon(node, mark).await
+    }
+
+    async fn uncordon(&self, node: &Node) -> Result<CordonOutcome, PortError> {
+        self.check("uncordon node")?;
+        self.port.uncordon(node).await
     }
 
     async fn open(&self, node: &Node) -> Result<(), PortError> {
         self.check("open node")?;
         self.port.open(node).await
+    }
+
+    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        self.check("nominate pod")?;
+        self.port.nominate(pod, node).await
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {

@@ -8,9 +8,10 @@ use jiff::{SignedDuration, Timestamp};
 use super::concurrent::run_concurrently;
 use super::launch::Booting;
 use super::receipt::{Outcome, Step};
-use super::{OpenedBy, Run, deadline_after};
+use super::{OpenedBy, Run};
 use crate::apply::ports::{Clock, Cloud, Cluster, PortError};
 use crate::model::observed::{KEY_LABEL, Node, Observed};
+use crate::model::saturating_time::later;
 
 /// Longest time for which a Ready node waits for the other nodes of its wave.
 const OPENING_WAIT_MAX: SignedDuration = SignedDuration::from_secs(20);
@@ -57,8 +58,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         closed: &mut ClosedNodes<'_, '_>,
         is_complete: bool,
     ) {
-        let is_late =
-            closed.since.is_some_and(|s| self.now() >= deadline_after(s, OPENING_WAIT_MAX));
+        let is_late = closed.since.is_some_and(|s| self.now() >= later(s, OPENING_WAIT_MAX));
         if closed.is_empty() || !(is_complete || is_late) {
             return;
         }

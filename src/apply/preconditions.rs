@@ -9,9 +9,7 @@ use thiserror::Error;
 use super::ApplySettings;
 use super::wave_plan::{LaunchWork, Reader, RetireWork, WaveWork};
 use crate::model::ids::{Address, ChangeId, Digest, GroupName, InstanceId, PoolName, Uid};
-use crate::model::observed::{
-    ClusterIdentity, Completeness, Group, Instance, InstanceState, Observed, tag,
-};
+use crate::model::observed::{ClusterIdentity, Completeness, Group, Instance, Observed, tag};
 use crate::plan::wire::{Check, Condition, DiagnosticSeverity, Precondition};
 use crate::plan::{Plan, RevalidatedPlan, expiry, has_complete_identity};
 
@@ -291,7 +289,7 @@ impl ConditionCheck<'_> {
         if self.observed.may_run_unlisted(id) {
             return Some((expected, "a node whose instance EC2 does not list".to_owned()));
         }
-        let Some(instance) = instance.filter(|instance| !has_ended(instance)) else {
+        let Some(instance) = instance.filter(|instance| !instance.has_ended()) else {
             let done = self.retires(address, id);
             return (!done).then(|| (expected, "no such instance".to_owned()));
         };
@@ -369,7 +367,7 @@ impl ConditionCheck<'_> {
             instance.tags.get(tag).is_some_and(|found| found == value)
         };
         let uses_key = |instance: &&Instance| {
-            !has_ended(instance)
+            !instance.has_ended()
                 && instance.is_managed_by(&self.observed.cluster.name)
                 && has(instance, tag::POOL, pool.as_str())
                 && has(instance, tag::KEY, key)
@@ -410,11 +408,6 @@ impl ConditionCheck<'_> {
             WaveWork::Retire(_) => None,
         })
     }
-}
-
-/// Returns true if the instance is terminated or terminating.
-pub(super) fn has_ended(instance: &Instance) -> bool {
-    matches!(instance.state, InstanceState::ShuttingDown | InstanceState::Terminated)
 }
 
 /// Returns true if the change launched the instance.

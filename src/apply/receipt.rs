@@ -29,7 +29,6 @@ pub enum Outcome {
         why: String,
     },
     /// The change was started, and reverted or abandoned, for example after a timeout.
-    #[serde(alias = "given-up")]
     Abandoned {
         /// Reason.
         why: String,
@@ -192,19 +191,13 @@ pub enum Step {
     Launched {
         /// Launched instance.
         instance_id: InstanceId,
-        /// Instance type.
-        instance_type: InstanceTypeName,
-        /// Availability zone.
-        zone: ZoneName,
-        /// Capacity type.
-        capacity_type: CapacityType,
-        /// Planned offering, if EC2 launched an alternative.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        instead_of: Option<String>,
+        /// Its offering, if EC2 names it.
+        #[serde(flatten)]
+        offering: Option<LaunchedOffering>,
     },
     /// EC2 has insufficient capacity for an offering. EC2 or the apply chooses another approved
     /// offering.
-    NoCapacity {
+    InsufficientCapacity {
         /// Instance type.
         instance_type: InstanceTypeName,
         /// Availability zone.
@@ -302,17 +295,4 @@ pub enum Step {
         #[serde(flatten)]
         outcome: Outcome,
     },
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn former_word_of_an_abandoned_change_is_read() {
-        let former = r#"{"outcome": "given-up", "why": "late"}"#;
-        let outcome: Outcome = serde_json::from_str(former).expect("an outcome");
-        assert_eq!(outcome, Outcome::Abandoned { why: "late".to_owned() });
-        assert_eq!(outcome.as_str(), "abandoned");
-    }
 }

@@ -1,6 +1,5 @@
 //! Observed state of a node to retire, compared with the approved one.
 
-use super::preconditions::has_ended;
 use super::wave_plan::RetireWork;
 use crate::model::observed::{Instance, InstanceState, Observed};
 use crate::model::plural::count;
@@ -41,7 +40,7 @@ pub(super) fn retirement_state<'o>(
     if ended && node.is_none() {
         return RetirementState::Absent;
     }
-    if has_ended(instance) {
+    if instance.has_ended() {
         return RetirementState::Terminating;
     }
     let group = instance.group.as_ref().map(|group| &group.name);

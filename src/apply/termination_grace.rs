@@ -13,14 +13,15 @@ use std::pin::Pin;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::Run;
 use super::concurrent::run_concurrently;
 use super::drain::{CONCURRENT_EVICTIONS_MAX, Retiring};
 use super::pre_terminate_check::deletion_blocker;
 use super::receipt::Step;
-use super::{Run, deadline_after};
 use crate::apply::ports::{Clock, Cloud, Cluster};
 use crate::model::ids::Uid;
 use crate::model::observed::{Node, Observed, Pod};
+use crate::model::saturating_time::later;
 
 /// Grace period of pods that declare none.
 const POD_GRACE_DEFAULT: SignedDuration = SignedDuration::from_secs(30);
@@ -59,13 +60,13 @@ impl ForcedEnd {
     /// node says. A time in the future is wrong, and does not count.
     pub(super) fn new(node: &Node, period: SignedDuration, now: Timestamp) -> Self {
         let before = node.grace_period_began_at().filter(|at| *at <= now);
-        let at = deadline_after(before.unwrap_or(now), period);
+        let at = later(before.unwrap_or(now), period);
         Self {
             at,
             is_continued: before.is_some(),
             next_deletion: None,
             // An apply that ended may have deleted pods just now.
-            pods_stop_by: (at <= now).then(|| deadline_after(now, LATE_GRACE)),
+            pods_stop_by: (at <= now).then(|| later(now, LATE_GRACE)),
         }
     }
 
@@ -100,7 +101,7 @@ impl ForcedEnd {
 
     /// Records the deletion of pods that have at most this many seconds to stop.
     fn record_deletion(&mut self, now: Timestamp, grace_seconds: u32) {
-        let stop = deadline_after(now, SignedDuration::from_secs(i64::from(grace_seconds)));
+        let stop = later(now, SignedDuration::from_secs(i64::from(grace_seconds)));
         self.pods_stop_by = self.pods_stop_by.max(Some(stop));
     }
 

@@ -57,7 +57,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         if node.cordon_reason() != Some(CordonReason::Drain) {
             return Ok(());
         }
-        match self.ports.cluster.cordon(node, None).await {
+        match self.ports.cluster.uncordon(node).await {
             Ok(CordonOutcome::Written) => {
                 if node.unschedulable {
                     let step = Step::Uncordoned { node: node.name.clone() };
@@ -101,7 +101,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     async fn uncordon(&self, cordon: &StaleCordon<'_>) -> Option<CordonOutcome> {
         let StaleCordon { node, .. } = cordon;
-        match self.ports.cluster.cordon(node, None).await {
+        match self.ports.cluster.uncordon(node).await {
             Ok(outcome) => {
                 if outcome == CordonOutcome::Written && node.unschedulable {
                     self.emit(None, Step::Uncordoned { node: node.name.clone() });

@@ -21,7 +21,7 @@ use crate::planner::{self, Inputs, Scope};
 use crate::render::html_fragments::summary;
 use crate::render::{Verbosity, escape, text};
 
-/// Instances that are tagged between two renewals of the lock.
+/// Instances that are tagged between two renewals of the lease.
 #[cfg(feature = "cluster")]
 const TAG_BATCH: usize = 20;
 
@@ -258,7 +258,7 @@ fn adopt_embedded(
     Ok(adoption.rows.len())
 }
 
-/// Tags the instances of an approved adoption under the lock of applies, unless it has changed.
+/// Tags the instances of an approved adoption under the lease of applies, unless it has changed.
 /// Returns the number of instances.
 #[cfg(feature = "cluster")]
 fn tag_live(
@@ -267,19 +267,19 @@ fn tag_live(
     console: &mut Console,
 ) -> Result<usize, CliError> {
     use super::live::{block_on, connect};
-    use crate::adapters::kube::{LEASE_NAME, LEASE_NAMESPACE, LeaseError, LeaseLock};
+    use crate::adapters::kube::{LEASE_NAME, LEASE_NAMESPACE, LeaseClient, LeaseError};
     use crate::adapters::system_clock::SystemClock;
     use crate::apply::ports::Clock as _;
 
     block_on(async {
         let live = connect(repository).await?;
         let holder = format!("adopt/{}/{}", std::process::id(), SystemClock.now().as_millisecond());
-        let lease = LeaseLock::new(&live.kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder);
+        let lease = LeaseClient::new(&live.kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder);
         let locked = |error: LeaseError| CliError::new(error).kind(Exit::Locked);
         let mut held =
             super::lease::acquire_lease(&lease, std::time::Duration::ZERO, console).await?;
         let mut done = check_still_current(adoption, &repository.desired, &live.observe().await);
-        // One batch is tagged long before the lock expires.
+        // One batch is tagged long before the lease expires.
         for rows in adoption.rows.chunks(TAG_BATCH) {
             if done.is_err() {
                 break;
@@ -287,7 +287,7 @@ fn tag_live(
             held = lease.renew(&held, SystemClock.now()).await.map_err(locked)?;
             done = tag_all(&live.aws, rows).await.map_err(CliError::new);
         }
-        // A lock that is not released expires.
+        // A lease that is not released expires.
         drop(lease.release(&held, SystemClock.now()).await);
         done.map(|()| adoption.rows.len())
     })

@@ -14,13 +14,14 @@ use super::repository::Repository;
 use super::{Console, Exit, files, planning, settings, source_tree};
 use crate::adapters::aws::{Aws, LaunchContext, MarketAnswers};
 use crate::adapters::kube::{
-    ApplyEvents, EVENTS_FLUSH_MAX, HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LeaseLock,
+    ApplyEvents, EVENTS_FLUSH_MAX, HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LeaseClient,
 };
 use crate::adapters::system_clock::SystemClock;
 use crate::apply::ports::Clock as _;
 use crate::apply::{ApplySettings, ApplyStatus, Event, LeaseGuard, Ports, Receipt, apply, verify};
 use crate::controller::apply_record;
 use crate::controller::runtime::live_cluster::LiveCluster;
+use crate::model::unavailable_offerings::ExclusionLimits;
 use crate::plan::Plan;
 
 /// Applies an approved plan, with progress on stderr and the receipt on stdout.
@@ -64,7 +65,7 @@ pub(super) fn carry_out(
     write_receipt(&receipt, approvers, apply_settings.receipt.as_deref(), &mut reporter)
 }
 
-/// Verifies the plan, takes the lock, and applies under it.
+/// Verifies the plan, takes the lease, and applies under it.
 async fn apply_under_lock(
     plan: &Plan,
     live: LiveCluster,
@@ -86,7 +87,7 @@ async fn apply_under_lock(
     // Launches and the repeated plan use the same lookup.
     aws.resolve_launch_context(&context).await;
     let aws = aws.with_launch_context(context);
-    let lease = LeaseLock::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, lease_holder(plan));
+    let lease = LeaseClient::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, lease_holder(plan));
     let held = acquire_lease(&lease, apply_settings.lock_timeout, reporter.console).await?;
     Box::pin(apply_under_lease(plan, &kubernetes, &aws, settings, &lease, held, reporter)).await
 }
@@ -97,7 +98,7 @@ async fn apply_under_lease(
     kubernetes: &Kubernetes,
     aws: &Aws,
     settings: &ApplySettings<'_>,
-    lease: &LeaseLock,
+    lease: &LeaseClient,
     held: HeldLease,
     reporter: &mut ProgressReporter<'_>,
 ) -> Result<Receipt, CliError> {
@@ -110,7 +111,7 @@ async fn apply_under_lease(
     let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
     let mut report = |event: &Event| {
         reporter.event(event);
-        events.remember_sold_out(event);
+        events.remember_unavailable(event);
         // The receiver lives as long as the apply.
         let _ = sender.send(event.clone());
     };
@@ -127,8 +128,9 @@ async fn apply_under_lease(
     // The last events may delay the end a little.
     let _ = tokio::time::timeout(EVENTS_FLUSH_MAX, recording).await;
     let mut last = held.borrow().clone();
-    for sold_out in events.sold_out() {
-        last.unavailable_offerings.record(sold_out, SystemClock.now());
+    for offering in events.unavailable_offerings() {
+        let (now, limits) = (SystemClock.now(), ExclusionLimits::APPLY);
+        last.unavailable_offerings.record(offering, now, limits);
     }
     if let Ok(receipt) = &receipt {
         let whole = receipt.verdict == ApplyStatus::Applied && plan.complete;
@@ -139,9 +141,9 @@ async fn apply_under_lease(
             whole,
         ));
     }
-    // A lock that is not released expires.
+    // A lease that is not released expires.
     if let Err(error) = lease.release(&last, SystemClock.now()).await {
-        tracing::warn!(%error, "cannot release lock");
+        tracing::warn!(%error, "cannot release lease");
     }
     receipt.map_err(apply_error)
 }

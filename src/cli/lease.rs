@@ -9,18 +9,18 @@ use jiff::Timestamp;
 
 use super::error::CliError;
 use super::{Console, Exit};
-use crate::adapters::kube::{HeldLease, LOCK_POLL, LeaseError, LeaseLock, RENEW_EVERY};
+use crate::adapters::kube::{APPLY_RENEW_INTERVAL, HeldLease, LEASE_POLL, LeaseClient, LeaseError};
 use crate::adapters::system_clock::SystemClock;
 use crate::apply::ports::Clock as _;
 use crate::controller::LEASE_HOLDER_PREFIX;
 use crate::plan::Plan;
 
-/// The longest wait for a controller to release the lock: the time to undo its drains.
+/// The longest wait for a controller to release the lease: the time to undo its drains.
 const HANDOVER_MAX: Duration = Duration::from_mins(2);
 
-/// Takes the lock, waiting up to `patience` while another apply holds it.
+/// Takes the lease, waiting up to `patience` while another apply holds it.
 pub(super) async fn acquire_lease(
-    lease: &LeaseLock,
+    lease: &LeaseClient,
     patience: Duration,
     console: &mut Console,
 ) -> Result<HeldLease, CliError> {
@@ -41,10 +41,10 @@ pub(super) async fn acquire_lease(
         if let LeaseError::HeldByOther { holder, .. } = &error
             && holder.starts_with(LEASE_HOLDER_PREFIX)
         {
-            // A controller releases the lock on request.
+            // A controller releases the lease on request.
             until = until.max(begun + HANDOVER_MAX);
             if let Err(error) = lease.request().await {
-                tracing::warn!(%error, "cannot request the lock from the controller");
+                tracing::warn!(%error, "cannot request the lease from the controller");
             }
         }
         if tokio::time::Instant::now() >= until {
@@ -56,18 +56,18 @@ pub(super) async fn acquire_lease(
             console.report(&format!("{error}; waiting"));
             is_reported = true;
         }
-        tokio::time::sleep(LOCK_POLL).await;
+        tokio::time::sleep(LEASE_POLL).await;
     }
 }
 
 /// Renews the lease for as long as it is polled, and counts the attempts.
 pub(super) async fn renew_periodically(
-    lease: &LeaseLock,
+    lease: &LeaseClient,
     held: &RefCell<HeldLease>,
     tries: &Cell<u32>,
 ) {
     loop {
-        tokio::time::sleep(RENEW_EVERY).await;
+        tokio::time::sleep(APPLY_RENEW_INTERVAL).await;
         let current = held.borrow().clone();
         let renewed = lease.renew(&current, SystemClock.now()).await;
         tries.set(tries.get().wrapping_add(1));
@@ -76,11 +76,11 @@ pub(super) async fn renew_periodically(
             // Another holder took the lease before it expired: further writes could conflict with
             // theirs.
             Err(error @ LeaseError::Lost { .. }) => {
-                tracing::error!(%error, "lock lost; no further writes");
+                tracing::error!(%error, "lease lost; no further writes");
                 *held.borrow_mut() = current.mark_lost();
                 return std::future::pending().await;
             }
-            Err(error) => tracing::warn!(%error, "cannot renew lock"),
+            Err(error) => tracing::warn!(%error, "cannot renew lease"),
         }
     }
 }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use crate::cli::live::block_on;
 
-    /// Runs work that computes for longer than the lock is certain. Returns whether the lock was
+    /// Runs work that computes for longer than the lease is certain. Returns whether it was
     /// certain afterwards.
     fn after_a_long_computation(renews: bool) -> bool {
         let certain = Cell::new(true);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn work_continues_after_a_renewal_found_the_lock_lost() {
+    fn work_continues_after_a_renewal_found_the_lease_lost() {
         let certain = Cell::new(true);
         let tries = Cell::new(0);
         let is_certain = || certain.get();

@@ -85,7 +85,7 @@ impl LiveCluster {
         self.aws.resolve_node_classes(&classes, kubernetes.map_err(String::as_str)).await;
     }
 
-    /// Observes the cluster and the account, with recently sold-out offerings.
+    /// Observes the cluster and the account, with recently unavailable offerings.
     pub(super) async fn observe(&self) -> Observed {
         let Self { kubernetes, aws, identity } = self;
         let mut observed =
@@ -94,7 +94,7 @@ impl LiveCluster {
         match kubernetes.unavailable_offerings(LEASE_NAMESPACE, LEASE_NAME).await {
             Ok(memory) => observed.exclusions = memory.exclusions(observed.taken_at),
             // Sold-out offerings are a hint: a launch finds them again.
-            Err(error) => tracing::warn!(%error, "cannot read sold-out offerings"),
+            Err(error) => tracing::warn!(%error, "cannot read unavailable offerings"),
         }
         observed.canonicalize();
         observed

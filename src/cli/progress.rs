@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::Console;
 use super::error::CliError;
-use crate::apply::{ApplyStatus, ChangeOutcome, Event, Outcome, Receipt, Step};
+use crate::apply::{ApplyStatus, ChangeOutcome, Event, LaunchedOffering, Outcome, Receipt, Step};
 use crate::model::plural::count;
 use crate::plan::Plan;
 use crate::plan::wire::WaveStep;
@@ -109,12 +109,16 @@ fn describe(step: &Step) -> String {
             let nodes = if *changes == 1 { "node" } else { "nodes" };
             format!("{}: {changes} {nodes}", wave_text(*step))
         }
-        Step::Launched { instance_id, instance_type, zone, capacity_type, instead_of } => {
+        Step::Launched { instance_id, offering: None } => {
+            format!("launched {instance_id} (unknown offering)")
+        }
+        Step::Launched { instance_id, offering: Some(offering) } => {
+            let LaunchedOffering { instance_type, zone, capacity_type, instead_of } = offering;
             let planned = instead_of.as_ref().map(|planned| format!(" instead of {planned}"));
             let planned = planned.unwrap_or_default();
             format!("launched {instance_id} ({instance_type}, {zone}, {capacity_type}){planned}")
         }
-        Step::NoCapacity { instance_type, zone, capacity_type } => {
+        Step::InsufficientCapacity { instance_type, zone, capacity_type } => {
             format!("no capacity for {instance_type} in {zone} ({capacity_type})")
         }
         Step::Raised { group, from, to } => format!("group {group} raised from {from} to {to}"),

@@ -8,13 +8,15 @@ use jiff::{SignedDuration, Timestamp};
 use super::contingency::ContingencyUse;
 use super::counters::Counter;
 use super::event::{Effect, Ticket, capacity_exclusion};
-use super::persisted_state::{LaunchRecord, PersistedState, later};
+use super::persisted_state::{LaunchRecord, PersistedState};
 use super::retry::Retry;
 use super::state::ControllerState;
 use super::status::{CompletedApply, PartialApply, Status};
 use super::{gates, inflight_launches, reconcile};
 use crate::apply::{ApplyStatus, ChangeOutcome, Event, Outcome, Receipt, Step};
 use crate::model::ids::{Address, Digest, InstanceId, PlanId, PoolName};
+use crate::model::saturating_time::later;
+use crate::model::unavailable_offerings::ExclusionLimits;
 use crate::plan::wire::{Reason, WaveStep};
 use crate::plan::{Plan, planned_pods_at};
 
@@ -249,13 +251,14 @@ impl ControllerState {
                 self.on_launch_answered(ticket, event.address.as_ref());
                 self.on_launched(ticket, event.address.as_ref(), instance_id);
             }
-            Step::NoCapacity { .. } => {
+            Step::InsufficientCapacity { .. } => {
                 run.unanswered_launches.retain(|address| Some(address) != event.address.as_ref());
                 self.counters.count(Counter::LaunchesInsufficientCapacity);
                 if let (Some(persisted), Some(exclusion)) =
                     (&mut self.persistence.loaded, capacity_exclusion(event))
                 {
-                    persisted.record_sold_out(exclusion, now);
+                    let limits = ExclusionLimits::CONTROLLER;
+                    persisted.unavailable_offerings.record(exclusion, now, limits);
                 }
             }
             Step::Wave { step: WaveStep::Retire, .. } | Step::InProgress { .. } => {
@@ -468,13 +471,13 @@ impl ControllerState {
         let unread = self.observation.reads.has_failed();
         let now = self.now;
         let inputs = self.gate_inputs();
-        let serves_stand_in = self.revisions.serves_stand_in();
+        let serves_substitute = self.revisions.serves_substitute();
         let may_still_start = |run: &ApplyRun| {
-            // A plan of the stand-in revision is made again once the served revision was read.
+            // A plan of the substitute is made again once the served revision was read.
             let start = run.deferred_start.as_deref();
-            let is_of_stand_in =
+            let is_of_substitute =
                 matches!(start, Some(Effect::Apply { running_pods_only: true, .. }));
-            is_of_stand_in == serves_stand_in
+            is_of_substitute == serves_substitute
                 && inputs.as_ref().is_some_and(|inputs| {
                     let contingency = run.contingency.as_ref();
                     gates::may_still_start(&run.plan, contingency, &inputs.as_context(), now)

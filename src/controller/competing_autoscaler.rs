@@ -7,11 +7,11 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::persisted_state::later;
 use super::state::ControllerState;
 use crate::model::competing_autoscaler::{CompetingAutoscaler, competing_autoscalers};
 use crate::model::ids::WorkloadId;
 use crate::model::observed::{Observed, PodPhase};
+use crate::model::saturating_time::later;
 
 /// Text shown while EKS reports that Auto Mode launches nodes for pending pods.
 pub(super) const AUTO_MODE: &str = "EKS Auto Mode has node pools of its own";

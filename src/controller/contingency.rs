@@ -13,17 +13,19 @@ use serde::{Deserialize, Serialize};
 
 use super::gates::{GateContext, approval_by_digest};
 use super::persisted_state::{
-    ApprovalRecord, CLOCK_DIFFERENCE_MAX, LaunchRecord, PersistedState, READY_WITHIN, later,
+    ApprovalRecord, CLOCK_DIFFERENCE_MAX, LaunchRecord, PersistedState, READY_WITHIN,
 };
 use super::planning_snapshot::is_pending;
 use crate::model::ids::{Address, Digest, PoolName, workload_key};
 use crate::model::observed::{Node, Observed};
+use crate::model::saturating_time::later;
 use crate::model::units::MicroUsd;
+use crate::plan::canonical::short_digest;
 use crate::plan::wire::{
     Action, Contingency, ExplainRow, LaunchReason, PodCounts, PoolContingency, Reason,
     ResourceChange, WaveStep,
 };
-use crate::plan::{Plan, canonical, set_identity};
+use crate::plan::{Plan, set_identity};
 
 /// A contingency is valid this long after an apply of its plan. Pods that are pending later are
 /// pending for another reason.
@@ -100,7 +102,7 @@ impl ApprovedContingency {
         };
         let placed = plan.capacity.placements.iter();
         let workloads: BTreeSet<String> =
-            placed.map(|row| short_digest(&workload_key(&row.workload))).collect();
+            placed.map(|row| short_digest(&workload_key(&row.workload), DIGEST_LENGTH)).collect();
         if workloads.len() > WORKLOADS_MAX {
             return Self::default();
         }
@@ -331,7 +333,8 @@ fn covered(
         let waits = |workload: &str| pending.get(workload).copied().unwrap_or(0);
         let is_for_pending = !launch.pods.is_empty()
             && launch.pods.iter().all(|(workload, count)| {
-                let is_approved = left.workloads.contains(&short_digest(workload.as_str()));
+                let is_approved =
+                    left.workloads.contains(&short_digest(workload.as_str(), DIGEST_LENGTH));
                 is_approved && *count <= waits(workload.as_str())
             });
         let Some(pool) = left.pools.get(launch.pool).filter(|_| is_for_pending) else { continue };
@@ -371,17 +374,14 @@ fn are_nodes_open(context: &GateContext<'_>, since: Timestamp, now: Timestamp) -
     !is_closed && !context.persisted.launches.iter().any(starts)
 }
 
-fn short_digest(workload: &str) -> String {
-    let digest = canonical::sha256(workload).unwrap_or_default();
-    digest.trim_start_matches("sha256:").chars().take(DIGEST_LENGTH).collect()
-}
-
 /// Returns the largest contingency that is stored.
 #[cfg(test)]
 pub(super) fn largest() -> ApprovedContingency {
     ApprovedContingency {
         pools: [("web".into(), ApprovedNodes { nodes: 1, node_hourly: MicroUsd(1) })].into(),
-        workloads: (0..WORKLOADS_MAX).map(|n| short_digest(&n.to_string())).collect(),
+        workloads: (0..WORKLOADS_MAX)
+            .map(|n| short_digest(&n.to_string(), DIGEST_LENGTH))
+            .collect(),
         ..ApprovedContingency::default()
     }
 }

@@ -81,9 +81,18 @@ impl PlanScope {
 
     /// Returns true if the scope limits nothing.
     #[must_use]
-    pub fn is_full(&self) -> bool {
+    pub fn is_unlimited(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// The pods that a plan is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodScope {
+    /// All declared demand.
+    Declared,
+    /// Only pods that exist.
+    RunningOnly,
 }
 
 /// Identifies a planning run or an apply.
@@ -155,12 +164,17 @@ pub enum Event {
         /// The receipt, or the reason why the apply was refused.
         result: Result<Box<Receipt>, String>,
     },
-    /// An attempt to cordon or uncordon a node ended.
+    /// An attempt to cordon a node ended.
     Cordoned {
         /// The instance.
         instance: InstanceId,
-        /// Purpose of the cordon; `None` to uncordon.
-        mark: Option<CordonReason>,
+        /// Result of the call.
+        result: Result<CordonOutcome, PortError>,
+    },
+    /// An attempt to uncordon a node ended.
+    Uncordoned {
+        /// The instance.
+        instance: InstanceId,
         /// Result of the call.
         result: Result<CordonOutcome, PortError>,
     },
@@ -295,14 +309,21 @@ pub enum Effect {
     },
     /// Tell every apply to undo its drains and start nothing new.
     InterruptApplies,
-    /// Cordon or uncordon the node of an instance.
+    /// Cordon the node of an instance.
     Cordon {
         /// The instance.
         instance: InstanceId,
         /// The node, as it was observed.
         node: Box<Node>,
-        /// Purpose of the cordon; `None` to uncordon.
-        mark: Option<CordonReason>,
+        /// Purpose of the cordon.
+        reason: CordonReason,
+    },
+    /// Uncordon the node of an instance.
+    Uncordon {
+        /// The instance.
+        instance: InstanceId,
+        /// The node, as it was observed.
+        node: Box<Node>,
     },
     /// Cordon the node of an interrupted instance while an apply holds the lease.
     CordonWithoutLease {
@@ -355,7 +376,8 @@ pub enum Effect {
 
 /// Returns the exclusion for an offering that EC2 had no capacity for.
 pub(super) fn capacity_exclusion(event: &apply::Event) -> Option<Exclusion> {
-    let apply::Step::NoCapacity { instance_type, zone, capacity_type } = &event.step else {
+    let apply::Step::InsufficientCapacity { instance_type, zone, capacity_type } = &event.step
+    else {
         return None;
     };
     Some(Exclusion {

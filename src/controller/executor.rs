@@ -22,7 +22,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::oneshot;
 use tracing::Span;
 
-use super::event::{Effect, Event, PlanScope, Revision, RevisionError, Ticket};
+use super::event::{Effect, Event, PlanScope, PodScope, Revision, RevisionError, Ticket};
 use super::persisted_state::VerifiedCommit;
 use super::ports::{RevisionPlanner, RevisionSource, SignalSource, StateStore};
 use super::state::{ControllerState, StartOptions, step};
@@ -346,8 +346,11 @@ where
                     previous_attempts,
                 },
             ),
-            Effect::Cordon { instance, node, mark } => {
-                Box::pin(node_writes::cordon(ports, instance, node, mark))
+            Effect::Cordon { instance, node, reason } => {
+                Box::pin(node_writes::cordon(ports, instance, node, reason))
+            }
+            Effect::Uncordon { instance, node } => {
+                Box::pin(node_writes::uncordon(ports, instance, node))
             }
             Effect::CordonWithoutLease { node } => {
                 Box::pin(node_writes::cordon_without_lease(cluster, node))
@@ -484,6 +487,7 @@ where
                 "the planner of its commit is no longer cached; it is planned again".to_owned();
             return Box::pin(std::future::ready(Event::ApplyFinished { ticket, result: Err(why) }));
         };
+        let pods = if running_pods_only { PodScope::RunningOnly } else { PodScope::Declared };
         let planned_world = self.planned_world_of(&plan);
         let flag = self.register_interrupt_flag();
         let (identity, bounds, inbox) = (self.cluster.clone(), self.bounds, Rc::clone(&self.inbox));
@@ -501,7 +505,7 @@ where
                 planner: &*planner,
                 plan: Arc::clone(&plan),
                 excluded_instances,
-                running_pods_only,
+                pods,
                 planned_world,
             };
             let settings = ApplySettings {

@@ -9,11 +9,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::event::{Event, TerminateOutcome};
 use super::nominations::NominationAnswer;
-use super::persisted_state::later;
 use super::status::{ActionFailure, ControllerAction};
 use crate::apply::ports::PortError;
 use crate::apply::{self, Step};
 use crate::model::ids::Uid;
+use crate::model::saturating_time::later;
 
 /// A failure that does not recur is shown this long: longer than any retry interval.
 const VISIBLE_FOR: SignedDuration = SignedDuration::from_mins(15);
@@ -32,8 +32,11 @@ pub(super) fn action_outcome(event: &Event) -> Option<ActionOutcome<'_>> {
     Some(match event {
         Event::StateLoaded(end) => (ControllerAction::LoadState, "", end.as_ref().err()),
         Event::StateSaved(end) => (ControllerAction::SaveState, "", end.as_ref().err()),
-        Event::Cordoned { instance, result: end, .. } => {
+        Event::Cordoned { instance, result: end } => {
             (ControllerAction::Cordon, instance.as_str(), end.as_ref().err())
+        }
+        Event::Uncordoned { instance, result: end } => {
+            (ControllerAction::Uncordon, instance.as_str(), end.as_ref().err())
         }
         Event::CordonedWithoutLease { node, result: end } => {
             (ControllerAction::Cordon, node.as_str(), end.as_ref().err())
@@ -168,7 +171,6 @@ fn is_visible(failure: &ActionFailure, now: Timestamp) -> bool {
 mod tests {
     use super::*;
     use crate::apply::ports::{CallEffect, CordonOutcome};
-    use crate::model::observed::CordonReason;
     use crate::testing::controller::at;
 
     fn cordoned(instance: &str, error: Option<&str>) -> Event {
@@ -178,11 +180,7 @@ mod tests {
             effect: CallEffect::Unknown,
         });
         let end = error.map_or(Ok(CordonOutcome::Written), Err);
-        Event::Cordoned {
-            instance: instance.into(),
-            mark: Some(CordonReason::Interruption),
-            result: end,
-        }
+        Event::Cordoned { instance: instance.into(), result: end }
     }
 
     #[test]
@@ -198,6 +196,19 @@ mod tests {
         assert!(failure.error.contains("denied again"), "{}", failure.error);
         failures.record_event(&cordoned("i-1", None), at(8));
         assert_eq!(failures.visible(at(8)), BTreeMap::new());
+    }
+
+    #[test]
+    fn failed_uncordon_is_not_shown_as_a_cordon() {
+        let Event::Cordoned { instance, result } = cordoned("i-1", Some("denied")) else {
+            unreachable!("it is one")
+        };
+        let mut failures = ActionFailures::default();
+        failures.record_event(&Event::Uncordoned { instance, result }, at(0));
+        let visible = failures.visible(at(1));
+        let (action, failure) = visible.iter().next().expect("it fails");
+        let text = crate::controller::labels::failing_action(*action, failure);
+        assert_eq!(text, "Uncordoning the node of i-1");
     }
 
     #[test]

@@ -23,13 +23,14 @@ use super::event::Revision;
 use super::launches_ahead::LaunchesAhead;
 use super::mass_removal;
 pub use super::opening::PodsArriving;
-use super::persisted_state::{PersistedState, change_digests, later};
+use super::persisted_state::{PersistedState, change_digests};
 use super::planning_snapshot::is_pending;
 use super::reconcile::launched_rows;
 use super::status::{ApprovedBy, BlockedReason};
 use crate::model::desired::{ApprovalRule, Mode};
 use crate::model::ids::{Address, Digest, InstanceId, PoolName};
 use crate::model::observed::Observed;
+use crate::model::saturating_time::later;
 use crate::plan::Plan;
 use crate::plan::wire::{CheckStatus, ExplainRow, Reason, ResourceChange, RetireReason};
 

@@ -23,12 +23,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::persisted_state::later;
 use super::planning_snapshot::EC2_VISIBILITY_MAX;
 use super::reconcile;
 use crate::apply::EarlierLaunch;
 use crate::model::ids::{Address, PlanId};
 use crate::model::observed::{Observed, tag};
+use crate::model::saturating_time::later;
 use crate::plan::wire::{ResourceChange, ResourceKind};
 use crate::plan::{Plan, canonical, change_id};
 
@@ -48,19 +48,19 @@ pub struct InDoubtLaunches {
     /// Latest time at which EC2 may have received a request.
     pub at: Timestamp,
     /// Number of repeated requests.
-    #[serde(rename = "times", default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub attempts: u32,
     /// Digest of each decision, by address.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rows: BTreeMap<Address, String>,
     /// Index of the requested offering where it is not the first: the earlier ones had no capacity.
-    #[serde(rename = "turns", default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub offerings: BTreeMap<Address, u32>,
     /// First request; it matters where other offerings than the first were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// Number of further launches whose decisions are not stored.
-    #[serde(rename = "more", default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub unlisted: u32,
 }
 
@@ -172,7 +172,7 @@ pub(super) fn has_recorded_attempt(
     entries.all(|entry| entry.offerings.get(address).is_some_and(|stored| *stored >= attempt))
 }
 
-/// Returns since when launches with fallback offerings are in doubt. Offerings found sold out since
+/// Returns since when launches with fallback offerings are in doubt. Offerings found unavailable since
 /// then are ignored until those launches are answered: a plan that used them would decide
 /// differently and could not repeat the requests.
 pub(super) fn fallback_since(all: &[InDoubtLaunches]) -> Option<Timestamp> {
@@ -280,8 +280,7 @@ fn launch_digests(plan: &Plan) -> BTreeMap<Address, String> {
         let alternatives = alternatives.get(&row.address);
         let price = alternatives.and_then(|_| prices.get(&row.address));
         let decides = (&row.address, &row.change, alternatives, price);
-        let digest = canonical::sha256(&decides).unwrap_or_default();
-        digest.chars().take(DIGEST_LENGTH).collect()
+        canonical::short_digest(&decides, DIGEST_LENGTH)
     };
     let own = reconcile::launched_rows(plan).filter(own);
     own.map(|row| (row.address.clone(), digest(row))).collect()

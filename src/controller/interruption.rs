@@ -18,22 +18,24 @@ pub(super) use state_machine::Interruption;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
-use state_machine::{NodeSnapshot, NodeView, RETRY_MAX, StepContext, Transition};
+use state_machine::{NodeSighting, NodeSnapshot, NodeView, RETRY_MAX, StepContext, Transition};
 
 use super::counters::Counter;
 use super::event::{Effect, Event, Signal, TerminateOutcome};
 use super::node_health::is_repair;
 use super::observation::BUSY_REFRESH;
-use super::persisted_state::{InterruptionRecord, PersistedState, later};
+use super::persisted_state::{InterruptionRecord, PersistedState};
 use super::planning_snapshot;
 use super::state::ControllerState;
-use super::status::{InterruptionPhase, TerminatingInstance};
+use super::status::{InterruptionPhase, InterruptionStatus};
+use crate::apply::Bounds;
 use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
 use crate::model::ids::{InstanceId, NodeName};
-use crate::model::observed::{CordonReason, Instance, InstanceState, Node, Observed, Pod};
+use crate::model::observed::{Instance, InstanceState, Node, Observed, Pod};
+use crate::model::saturating_time::later;
 
 /// Deletion of the node of a terminated instance is retried for this long, as in an apply.
-const NODE_DELETION_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
+const NODE_DELETION_TIMEOUT: SignedDuration = Bounds::DEFAULT.gone;
 
 /// Interruptions that one step advances.
 pub(super) enum StepScope {
@@ -48,6 +50,7 @@ impl StepScope {
     pub(super) fn for_event(event: &Event) -> Self {
         match event {
             Event::Cordoned { instance, .. }
+            | Event::Uncordoned { instance, .. }
             | Event::Evicted { instance, .. }
             | Event::TerminateFinished { instance, .. }
             | Event::NodeDeleted { instance, .. } => Self::Only(vec![instance.clone()]),
@@ -77,13 +80,13 @@ impl ControllerState {
     pub(super) fn restore_interruptions(&mut self, persisted: &PersistedState) {
         let from = self.observation.next_number();
         for record in &persisted.interruptions {
-            self.begin_termination(record.clone(), from);
+            self.begin_interruption(record.clone(), from);
         }
     }
 
     /// Starts tracking the termination of an instance. Observations before `from` cannot confirm
     /// that it is gone.
-    pub(super) fn begin_termination(&mut self, record: InterruptionRecord, from: u64) {
+    pub(super) fn begin_interruption(&mut self, record: InterruptionRecord, from: u64) {
         if self.interruptions.update_deadline(&record) {
             return;
         }
@@ -179,15 +182,19 @@ impl ControllerState {
     fn advance_interruption<'w>(
         &mut self,
         id: &InstanceId,
-        is_replaced: Option<bool>,
+        is_all_replaced: Option<bool>,
         world: &'w Observed,
         node: Option<&'w Node>,
         pods: impl Fn(&NodeName) -> Vec<&'w Pod>,
         effects: &mut Vec<Effect>,
     ) {
         // An observation without any node says nothing about single nodes.
-        let joined = node.is_none() && (world.nodes.is_empty() || self.has_joined(id));
-        let drained = self.applies.removes_instance(id);
+        let sighting = match node {
+            Some(_) => NodeSighting::Present,
+            None if world.nodes.is_empty() || self.has_joined(id) => NodeSighting::Lost,
+            None => NodeSighting::NeverJoined,
+        };
+        let is_drained_by_apply = self.applies.removes_instance(id);
         let observe_only = self.is_observe_only();
         let is_member = self.is_member(id);
         let Some(interruption) = self.interruptions.all.get_mut(id) else { return };
@@ -197,14 +204,14 @@ impl ControllerState {
         let hidden = instance.is_none() && self.observation.unobserved.is_awaiting(id);
         let is_current =
             self.observation.number >= interruption.trusted_from && !interruption.cordoning;
-        let observed = is_current && !hidden && !self.observation.reads.has_failed();
+        let is_observation_trusted = is_current && !hidden && !self.observation.reads.has_failed();
         let member = interruption.record.member;
         // A member of a group that is no longer managed is left alone; only our cordon is removed.
         let is_released = member && !is_member && !interruption.drain_abandoned;
         let ours = instance
             .is_some_and(|i| i.is_managed_by(&world.cluster.name) || member && i.group.is_some());
         let runs = instance.is_some_and(Instance::is_active);
-        if observed && !(ours && runs) {
+        if is_observation_trusted && !(ours && runs) {
             self.finish_termination(id, node, instance, ours, effects);
             return;
         }
@@ -213,29 +220,38 @@ impl ControllerState {
         }
         let now = self.now;
         if (observe_only || is_released) && !interruption.drain_abandoned {
-            let snapshot = NodeSnapshot { node, observed, drained };
+            let snapshot = NodeSnapshot { node, is_observation_trusted, is_drained_by_apply };
             match interruption.stand_down(snapshot, now, effects) {
                 Transition::DrainAbandoned => self.counters.count(Counter::DrainsAbandoned),
-                Transition::Finished if is_released && observed => self.forget_interruption(id),
+                Transition::Finished if is_released && is_observation_trusted => {
+                    self.forget_interruption(id);
+                }
                 Transition::Continue | Transition::Finished => {}
             }
             return;
         }
         let next_observation = self.observation.next_number();
-        let fresh = self.observation.number >= interruption.known_from;
+        let is_observation_newer = self.observation.number >= interruption.known_from;
         let pods = || node.map(|node| pods(&node.name)).unwrap_or_default();
         let phase = interruption.phase();
-        let mut replaced = false;
-        if let (InterruptionPhase::Replacing, Some(is_replaced), false) =
-            (phase, is_replaced, member)
+        let mut is_replaced = false;
+        if let (InterruptionPhase::Replacing, Some(is_all_replaced), false) =
+            (phase, is_all_replaced, member)
         {
             let pods = pods();
-            replaced = is_replaced && self.planning.replacements.has_places_for(id, &pods);
+            is_replaced = is_all_replaced && self.planning.replacements.has_places_for(id, &pods);
             interruption.set_wait(self.planning.replacements.wait_for(id, &pods, now));
         }
         let view = node_view(phase, node, pods, world);
-        let context =
-            StepContext { now, replaced, observed, joined, drained, fresh, next_observation };
+        let context = StepContext {
+            now,
+            sighting,
+            is_replaced,
+            is_observation_trusted,
+            is_observation_newer,
+            is_drained_by_apply,
+            next_observation,
+        };
         let transition = interruption.step(&view, context, effects);
         if interruption.trusted_from == next_observation {
             self.observation.observe_soon(self.now);
@@ -325,35 +341,49 @@ impl ControllerState {
         !world.instances.values().any(is_booting)
     }
 
-    /// Records the result of cordoning a node, or of uncordoning it where there is no `mark`.
     pub(super) fn on_cordoned(
         &mut self,
         instance: &InstanceId,
-        mark: Option<CordonReason>,
         end: &Result<CordonOutcome, PortError>,
     ) {
         self.counters.count_kubernetes(end);
-        let was_stale = mark.is_none() && self.on_uncordoned(instance, end);
+        let Some(interruption) = self.interruptions.all.get_mut(instance) else { return };
+        interruption.cordoning = false;
+        if matches!(end, Ok(CordonOutcome::Written)) {
+            interruption.await_replacement(self.now);
+            interruption.unschedulable = true;
+        }
+        self.await_observation_of(instance);
+    }
+
+    pub(super) fn on_uncordoned(
+        &mut self,
+        instance: &InstanceId,
+        end: &Result<CordonOutcome, PortError>,
+    ) {
+        self.counters.count_kubernetes(end);
+        let was_stale = self.finish_stale_uncordon(instance, end);
         let Some(interruption) = self.interruptions.all.get_mut(instance) else { return };
         // The end of a stale cordon says nothing about the cordon of this interruption.
         interruption.cordoning &= was_stale;
-        match (end, mark) {
-            (Ok(CordonOutcome::Outdated) | Err(_), _) => {}
-            (Ok(CordonOutcome::Written), None) if interruption.drain_abandoned && !was_stale => {
+        if matches!(end, Ok(CordonOutcome::Written)) {
+            if interruption.drain_abandoned && !was_stale {
                 self.forget_interruption(instance);
                 return;
             }
             // The uncordon began before the interruption was known.
-            (Ok(CordonOutcome::Written), None) => interruption.unschedulable = false,
-            (Ok(CordonOutcome::Written), Some(_)) => {
-                interruption.await_replacement(self.now);
-                interruption.unschedulable = true;
-            }
+            interruption.unschedulable = false;
         }
-        // Only an observation that starts after the write shows its effect. A failed write may have
-        // been carried out.
-        interruption.trusted_from = self.observation.next_number();
-        self.observation.observe_soon(self.now);
+        self.await_observation_of(instance);
+    }
+
+    /// Trusts only an observation of an instance that starts after a write to its node: earlier
+    /// ones do not show it. A failed write may have been carried out.
+    fn await_observation_of(&mut self, instance: &InstanceId) {
+        if let Some(interruption) = self.interruptions.all.get_mut(instance) {
+            interruption.trusted_from = self.observation.next_number();
+            self.observation.observe_soon(self.now);
+        }
     }
 
     pub(super) fn on_evicted(&mut self, ends: &[Result<EvictOutcome, PortError>]) {
@@ -428,7 +458,7 @@ impl ControllerState {
     }
 
     /// Returns the interruptions for the status snapshot.
-    pub(super) fn interruption_statuses(&self) -> Vec<TerminatingInstance> {
+    pub(super) fn interruption_statuses(&self) -> Vec<InterruptionStatus> {
         let Some(world) =
             self.observation.latest.as_ref().filter(|_| !self.interruptions.all.is_empty())
         else {

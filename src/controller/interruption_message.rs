@@ -9,8 +9,8 @@ use jiff::fmt::rfc2822;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 
-use super::persisted_state::later;
 use crate::model::ids::InstanceId;
+use crate::model::saturating_time::later;
 
 /// EC2 reclaims a spot instance this long after its warning, as its documentation states.
 const SPOT_NOTICE: SignedDuration = SignedDuration::from_mins(2);

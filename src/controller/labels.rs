@@ -21,6 +21,7 @@ pub(crate) fn failing_action(action: ControllerAction, failure: &ActionFailure) 
         ControllerAction::LoadState => "Loading the persisted state".to_owned(),
         ControllerAction::SaveState => "Persisting the state".to_owned(),
         ControllerAction::Cordon => format!("Cordoning the node of {object}"),
+        ControllerAction::Uncordon => format!("Uncordoning the node of {object}"),
         ControllerAction::Evict => format!("Evicting pods from {object}"),
         ControllerAction::Terminate => format!("Terminating {object}"),
         ControllerAction::DeleteNode => format!("Deleting the node of {object}"),

@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::persisted_state::{LAUNCHES_MAX, earlier};
+use super::persisted_state::LAUNCHES_MAX;
 use crate::model::ids::InstanceId;
+use crate::model::saturating_time::earlier;
 
 /// Moves of the same minute share a bucket; moves older than an hour share one for ten minutes.
 const MINUTE: i64 = 60;
@@ -27,10 +28,8 @@ const SUFFIX_LENGTH: usize = 8;
 #[serde(default, rename_all = "camelCase")]
 pub struct MoveHistory {
     /// Launches.
-    #[serde(rename = "came")]
     pub launches: MoveBuckets,
     /// Removals.
-    #[serde(rename = "went")]
     pub removals: MoveBuckets,
     /// Time up to which the ids of launched instances are dropped because they were too many. All
     /// launches until then are counted.

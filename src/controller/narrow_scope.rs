@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::event::PlanScope;
-use super::persisted_state::later;
 use super::planning::PlanningInput;
 use super::planning_snapshot;
 use super::reconcile::retired_rows;
@@ -14,9 +13,6 @@ use super::status::BlockedReason;
 use crate::model::ids::{Address, NodeName};
 use crate::plan::Plan;
 use crate::plan::wire::ResourceChange;
-
-/// Blocks that end within this time are waited for.
-const SHORT_WAIT_MAX: SignedDuration = SignedDuration::from_mins(1);
 
 impl ControllerState {
     /// Notes that no part of a group that exceeds the removal budget can be planned. The group then
@@ -58,7 +54,7 @@ pub(super) fn narrowed_scope(
         plan.resource_changes.iter().map(|row| (&row.address, row)).collect();
     let lasting: BTreeSet<&Address> = blocked
         .iter()
-        .filter(|(_, reason)| is_lasting(reason, now))
+        .filter(|(_, reason)| reason.delays_removal_for_long(now))
         .map(|(address, _)| address)
         .collect();
     let addresses: BTreeSet<&Address> = blocked.iter().map(|(address, _)| address).collect();
@@ -127,61 +123,6 @@ fn replacement_rows<'p>(plan: &'p Plan, lasting: &BTreeSet<&Address>) -> BTreeSe
         .collect()
 }
 
-/// Returns true if a removal may stay blocked for hours or until an operator acts. Short blocks are
-/// waited for, so that nothing is launched that the removal would make unnecessary.
-fn is_lasting(reason: &BlockedReason, now: Timestamp) -> bool {
-    match reason {
-        BlockedReason::Mode { .. }
-        | BlockedReason::NotConfirmed { .. }
-        | BlockedReason::Breaker { .. }
-        | BlockedReason::MassUnready { .. }
-        | BlockedReason::MassRemoval { .. }
-        | BlockedReason::UnexplainedRemoval { .. }
-        | BlockedReason::RemovalBudget { .. } => true,
-        BlockedReason::Settling { until }
-        | BlockedReason::ConsolidateAfter { until }
-        | BlockedReason::BackingOff { until } => *until > later(now, SHORT_WAIT_MAX),
-        BlockedReason::NotLeader
-        | BlockedReason::Suspended { .. }
-        | BlockedReason::NotApplyable { .. }
-        | BlockedReason::OutsideWindow { .. }
-        | BlockedReason::NotApproved { .. }
-        | BlockedReason::LaunchBudget { .. }
-        | BlockedReason::PodsArriving { .. }
-        | BlockedReason::PodsMissing
-        | BlockedReason::Quarantined { .. }
-        | BlockedReason::GroupBlocked { .. }
-        | BlockedReason::LaunchInDoubt { .. }
-        | BlockedReason::InProgress => false,
-    }
-}
-
-/// Returns the node name of a row: the instance id while no node has joined.
 fn node_name(row: &ResourceChange) -> Option<NodeName> {
-    let before = row.change.before.as_ref()?;
-    let of_instance = || before.instance_id.as_ref().map(|id| NodeName::from(id.as_str()));
-    before.node.clone().or_else(of_instance)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_lasting_blocks_are_planned_around() {
-        let now: Timestamp = "2026-11-01T10:00:00Z".parse().expect("a moment");
-        for (minutes, expected) in [(0, false), (1, false), (2, true), (600, true)] {
-            let until = later(now, SignedDuration::from_mins(minutes));
-            let waits = [
-                BlockedReason::Settling { until },
-                BlockedReason::ConsolidateAfter { until },
-                BlockedReason::BackingOff { until },
-            ];
-            for held in waits {
-                assert_eq!(is_lasting(&held, now), expected, "{held:?}");
-            }
-        }
-        assert!(is_lasting(&BlockedReason::MassUnready { unready: 3, nodes: 4 }, now));
-        assert!(!is_lasting(&BlockedReason::InProgress, now));
-    }
+    row.change.before.as_ref()?.name_or_instance_id()
 }

@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::counters::Counter;
-use super::persisted_state::{InterruptionRecord, READY_WITHIN, REPAIRS_MAX, RepairRecord, later};
+use super::persisted_state::{InterruptionRecord, READY_WITHIN, REPAIRS_MAX, RepairRecord};
 use super::state::ControllerState;
 use crate::model::desired::Mode;
 use crate::model::ids::{InstanceId, PoolName};
 use crate::model::observed::{Instance, Node, NodeFault, Observed, tag};
+use crate::model::saturating_time::later;
 
 /// Share of a pool that may be broken for one of its nodes to be replaced, in percent.
 const BROKEN_PERCENT: usize = 20;
@@ -287,7 +288,7 @@ impl ControllerState {
         }
         let (why, since) = (why.to_owned(), self.now);
         let record = InterruptionRecord { instance, why, since, deadline: None, member: false };
-        self.begin_termination(record, self.observation.last_number());
+        self.begin_interruption(record, self.observation.last_number());
     }
 }
 

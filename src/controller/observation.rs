@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::persisted_state::later;
 use super::planning_snapshot::UnobservedChanges;
 use super::retry::{ReadSchedule, backoff};
 use super::status::WorldStatus;
 use crate::model::desired::ControllerSettings;
 use crate::model::observed::{Completeness, Observed};
+use crate::model::saturating_time::later;
 
 /// Time between two observations while work is in progress.
 pub(super) const BUSY_REFRESH: SignedDuration = SignedDuration::from_secs(5);

@@ -3,16 +3,17 @@
 
 use std::sync::Arc;
 
-use super::persisted_state::{READY_WITHIN, later};
+use super::persisted_state::READY_WITHIN;
 use crate::model::ids::InstanceId;
 use crate::model::observed::{Node, Observed, Pod};
+use crate::model::saturating_time::later;
 
 /// Returns whether two observations show the same world, whenever they were made.
 pub(super) fn is_same_world(a: &Observed, b: &Observed) -> bool {
     is_same_observation(a, b) && a.exclusions == b.exclusions
 }
 
-/// Returns the same without exclusions: an observation does not show sold-out offerings.
+/// Returns the same without exclusions: an observation does not show unavailable offerings.
 ///
 /// An equal observation starts no plan before `REPLAN_INTERVAL`. A new field does not compile until it
 /// is classified.

@@ -16,7 +16,6 @@ use super::counters::Counter;
 use super::event::Effect;
 use super::launches_ahead::LaunchesAhead;
 use super::nominations::{NominationAnswer, PodNomination};
-use super::persisted_state::later;
 use super::planning_snapshot::{EC2_VISIBILITY_MAX, is_pending};
 use super::state::ControllerState;
 use crate::apply::ports::PortError;
@@ -24,6 +23,7 @@ use crate::model::desired::ControllerSettings;
 use crate::model::ids::{InstanceId, NodeName, PoolName, Uid, WorkloadKind};
 use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, PlannedPods, tag};
 use crate::model::requirement::key;
+use crate::model::saturating_time::later;
 use crate::plan::wire::workload_key;
 use crate::plan::{Plan, planned_pods_on};
 

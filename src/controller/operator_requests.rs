@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::gates::{BREAK_GLASS_MAX, INEFFECTIVE_LAUNCHES_BREAKER};
 use super::mass_removal::unreplaced_removals;
-use super::persisted_state::{ApprovalRecord, later};
+use super::persisted_state::ApprovalRecord;
 use super::reconcile::{instance_of, retired_rows};
 use super::state::ControllerState;
 use super::status::Suspension;
 use crate::model::ids::{Digest, InstanceId};
+use crate::model::saturating_time::later;
 use crate::plan::Plan;
 
 /// A request of an operator. The sender has checked that the operator is authorized.

@@ -13,8 +13,7 @@ pub(super) use ineffective_launches::LaunchDemand;
 pub use ineffective_launches::Quarantine;
 pub(super) use records::RepairRecord;
 pub use records::{
-    ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, RemovalRecord, SoldOutOffering,
-    VerifiedCommit,
+    ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, RemovalRecord, VerifiedCommit,
 };
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,9 +26,12 @@ use super::mass_removal::FleetBaseline;
 use super::move_history::MoveHistory;
 use super::served_rules::ServedRules;
 use super::status::{Breaker, Suspension};
+use crate::apply::Bounds;
 use crate::model::desired::RateLimit;
 use crate::model::ids::{Address, InstanceId, PoolName};
-use crate::model::observed::{Exclusion, Instance, InstanceState, Observed, tag};
+use crate::model::observed::{Instance, InstanceState, Observed, tag};
+use crate::model::saturating_time::{earlier, later};
+use crate::model::unavailable_offerings::UnavailableOfferings;
 use crate::plan::{Plan, canonical};
 
 /// Most launches and most removals that are stored one by one; of older ones only their times
@@ -48,8 +50,8 @@ const CONFIRMED_MAX: usize = 200;
 /// or not at all.
 const APPROVALS_WITH_ROWS_MAX: usize = 3;
 const APPROVED_ROWS_MAX: usize = 500;
-/// Most sold-out offerings that are stored.
-const SOLD_OUT_MAX: usize = 100;
+/// Stored digits of the digest of an approved change.
+const CHANGE_DIGEST_LENGTH: usize = 20;
 /// Number of steps in which launches are compacted until the state fits; each step measures the
 /// size once.
 const COMPACTION_STEPS: usize = 8;
@@ -63,12 +65,6 @@ pub(super) const REPAIRS_MAX: usize = 400;
 /// An approval is valid this long.
 const APPROVAL_TTL: SignedDuration = SignedDuration::from_hours(24);
 
-/// A sold-out offering is excluded this long the first time, as in Karpenter: the controller
-/// decides within seconds.
-const SOLD_OUT_FOR: SignedDuration = SignedDuration::from_mins(3);
-/// Longest exclusion of a sold-out offering.
-const SOLD_OUT_FOR_MAX: SignedDuration = SignedDuration::from_hours(1);
-
 /// Largest clock error: EC2 refuses requests signed by a clock that is further off. EC2 reports
 /// times by its own clock.
 pub(super) const CLOCK_SKEW_MAX: SignedDuration = SignedDuration::from_mins(5);
@@ -77,7 +73,7 @@ pub(super) const CLOCK_DIFFERENCE_MAX: SignedDuration =
     SignedDuration::from_secs(CLOCK_SKEW_MAX.as_secs() * 2);
 
 /// Time until the node of an instance must be Ready, as in an apply.
-pub(super) const READY_WITHIN: SignedDuration = SignedDuration::from_mins(15);
+pub(super) const READY_WITHIN: SignedDuration = Bounds::DEFAULT.ready;
 
 /// Controller state that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -127,8 +123,8 @@ pub struct PersistedState {
     pub forgiven_before: Option<Timestamp>,
     /// Pools that launch nothing for a while.
     pub quarantine: BTreeMap<PoolName, Quarantine>,
-    /// Sold-out offerings.
-    pub sold_out: Vec<SoldOutOffering>,
+    /// Offerings without capacity.
+    pub unavailable_offerings: UnavailableOfferings,
     /// Instances that terminate for a reason outside of plans.
     pub interruptions: Vec<InterruptionRecord>,
     /// Instances replaced lately for a fault, the oldest first.
@@ -236,9 +232,7 @@ impl PersistedState {
                 ineffective_launches::quarantine_duration(quarantine.times).saturating_mul(2),
             )
         });
-        self.sold_out.retain(|entry| {
-            now < later(entry.exclusion.until, SignedDuration::from_secs(entry.seconds))
-        });
+        self.unavailable_offerings.forget(now);
     }
 
     /// Ends break-glass once its time is over. Break-glass without an end is not valid.
@@ -284,7 +278,7 @@ impl PersistedState {
     ///    as a whole or not at all, and further launches need an approval.
     /// 2. Details of single launches, the oldest useful ones first. Budgets still count them, and
     ///    existing instances restore them.
-    /// 3. Sold-out offerings. They are tried once more.
+    /// 3. Offerings without capacity. They are tried once more.
     /// 4. Digests of requested launches, the oldest first. Their results are awaited, and the
     ///    launches are not requested again.
     ///
@@ -310,7 +304,7 @@ impl PersistedState {
             size = state.size();
         }
         if size > most {
-            state.dropped_entries += std::mem::take(&mut state.sold_out).len();
+            state.dropped_entries += std::mem::take(&mut state.unavailable_offerings).len();
             size = state.size();
         }
         for n in 0..state.in_doubt_launches.len() {
@@ -406,39 +400,6 @@ impl PersistedState {
         let next = recent.get(over).map_or(free, |at| later(*at, within));
         (left, next)
     }
-
-    /// Records a sold-out offering. An offering that is still stored is excluded twice as long.
-    pub fn record_sold_out(&mut self, exclusion: Exclusion, now: Timestamp) {
-        let same = |entry: &SoldOutOffering| {
-            Exclusion { until: exclusion.until, ..entry.exclusion.clone() } == exclusion
-        };
-        let before = self.sold_out.iter().position(same).map(|at| self.sold_out.remove(at));
-        let seconds = before.map_or(SOLD_OUT_FOR.as_secs(), |b| b.seconds.saturating_mul(2));
-        let seconds = seconds.min(SOLD_OUT_FOR_MAX.as_secs());
-        let until = later(now, SignedDuration::from_secs(seconds));
-        self.sold_out
-            .push(SoldOutOffering { exclusion: Exclusion { until, ..exclusion }, seconds });
-        keep_newest(&mut self.sold_out, SOLD_OUT_MAX);
-    }
-
-    /// Returns the offerings excluded at `now` because they were sold out.
-    #[must_use]
-    pub fn exclusions(&self, now: Timestamp) -> Vec<Exclusion> {
-        self.exclusions_found_before(Timestamp::MAX, now)
-    }
-
-    /// Returns those exclusions that were found before `moment`.
-    pub(super) fn exclusions_found_before(
-        &self,
-        moment: Timestamp,
-        now: Timestamp,
-    ) -> Vec<Exclusion> {
-        let noted = |entry: &&SoldOutOffering| {
-            earlier(entry.exclusion.until, SignedDuration::from_secs(entry.seconds)) < moment
-        };
-        let all = self.sold_out.iter().filter(noted).map(|entry| &entry.exclusion);
-        all.filter(|exclusion| now < exclusion.until).cloned().collect()
-    }
 }
 
 /// Returns the address and a short digest of each change of a plan.
@@ -449,9 +410,7 @@ pub(super) fn change_digests(plan: &Plan) -> impl Iterator<Item = (&Address, Str
     rows.map(|row| {
         // A node that was to go because it was empty is not approved to go with pods.
         let change = (&row.address, &row.change, &row.action_reason);
-        let digest = canonical::sha256(&change).unwrap_or_default();
-        let short = digest.trim_start_matches("sha256:").chars().take(20).collect();
-        (&row.address, short)
+        (&row.address, canonical::short_digest(&change, CHANGE_DIGEST_LENGTH))
     })
 }
 
@@ -471,26 +430,6 @@ fn keep_newest<T>(list: &mut Vec<T>, most: usize) {
     if let Some(more) = list.len().checked_sub(most) {
         list.drain(..more);
     }
-}
-
-/// Returns `first` doubled `times` times, at most `most`.
-pub(super) fn doubling_delay(
-    first: SignedDuration,
-    times: u32,
-    most: SignedDuration,
-) -> SignedDuration {
-    let factor = 1_i32.checked_shl(times.min(20)).unwrap_or(i32::MAX);
-    first.checked_mul(factor).map_or(most, |wait| wait.min(most))
-}
-
-/// Returns the time `span` after `at`, saturating.
-pub(super) fn later(at: Timestamp, span: SignedDuration) -> Timestamp {
-    at.checked_add(span).unwrap_or(Timestamp::MAX)
-}
-
-/// Returns the time `span` before `at`, saturating.
-pub(super) fn earlier(at: Timestamp, span: SignedDuration) -> Timestamp {
-    at.checked_sub(span).unwrap_or(Timestamp::MIN)
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use super::counters::Counter;
 use super::event::{PlanScope, Ticket};
 use super::interruption::PlannedReplacements;
 use super::launches_ahead::LaunchesAhead;
-use super::persisted_state::later;
 use super::reconcile::{instance_of, launched_rows, retired_rows};
 use super::state::ControllerState;
 use super::status::{Blocked, BlockedReason, Status, SupersededPlan};
 use crate::model::ids::{Address, Digest, InstanceId};
 use crate::model::observed::{Node, NodeClassField, Observed, PlannedPods};
 use crate::model::reason::{BlockReason, KeepReason};
+use crate::model::saturating_time::later;
 use crate::plan::wire::{Action, ExplainRow, Reason, ResourceChange, workload_key};
 use crate::plan::{Plan, planned_pods_on, unmanaged_instances};
 
@@ -69,8 +69,9 @@ pub(super) struct PlanningRun {
     pub(super) ticket: Ticket,
     pub(super) input: PlanningInput,
     pub(super) scope: PlanScope,
-    /// True if the scope is as wide as the mode allows.
-    pub(super) is_full: bool,
+    /// True if the plan becomes the current one: its scope is as wide as the mode allows, and no
+    /// apply is running.
+    pub(super) is_published: bool,
     pub(super) pass: PlanningPass,
     /// Versions of the interruptions and terminations when planning started.
     pub(super) interruptions_version: u64,
@@ -189,33 +190,10 @@ impl PlanningState {
     /// Schedules the next plan for the time when the first blocked change is unblocked.
     pub(super) fn replan_when_unblocked(
         &mut self,
-        held: &[(Address, BlockedReason)],
+        blocked: &[(Address, BlockedReason)],
         now: Timestamp,
     ) {
-        let ends = held.iter().filter_map(|(_, held)| match held {
-            BlockedReason::OutsideWindow { opens } => *opens,
-            BlockedReason::LaunchBudget { next, .. }
-            | BlockedReason::RemovalBudget { next, .. } => Some(*next),
-            BlockedReason::Settling { until }
-            | BlockedReason::ConsolidateAfter { until }
-            | BlockedReason::PodsArriving { until }
-            | BlockedReason::UnexplainedRemoval { until }
-            | BlockedReason::BackingOff { until }
-            | BlockedReason::Quarantined { until, .. }
-            | BlockedReason::LaunchInDoubt { until } => Some(*until),
-            BlockedReason::Suspended { until, .. } => *until,
-            BlockedReason::NotLeader
-            | BlockedReason::Mode { .. }
-            | BlockedReason::NotApplyable { .. }
-            | BlockedReason::NotApproved { .. }
-            | BlockedReason::NotConfirmed { .. }
-            | BlockedReason::MassRemoval { .. }
-            | BlockedReason::PodsMissing
-            | BlockedReason::MassUnready { .. }
-            | BlockedReason::Breaker { .. }
-            | BlockedReason::GroupBlocked { .. }
-            | BlockedReason::InProgress => None,
-        });
+        let ends = blocked.iter().filter_map(|(_, reason)| reason.ends_at());
         if let Some(first) = ends.min() {
             // Not immediately: a change that is still blocked would be blocked again.
             let soonest = later(now, SignedDuration::from_secs(1));
@@ -289,8 +267,8 @@ fn pods_by_workload(planned: &PlannedPods) -> BTreeMap<&str, u32> {
 }
 
 impl ControllerState {
-    /// Makes a full plan current. `stands_in` is true if its revision stands in for another.
-    pub(super) fn set_current_plan(&mut self, plan: &Arc<Plan>, stands_in: bool) {
+    /// Makes a full plan current. `is_substitute` is true if its revision is the substitute of another.
+    pub(super) fn set_current_plan(&mut self, plan: &Arc<Plan>, is_substitute: bool) {
         let (digest, now) = (&plan.capacity.digest, self.now);
         let current = self.planning.current.as_ref();
         let same = current.filter(|current| current.plan.capacity.digest == *digest);
@@ -321,7 +299,7 @@ impl ControllerState {
             // A failed lookup may remove a row for a while without any change of intent.
             let unread = self.planning.has_recent_failed_lookup(now);
             if let Some(persisted) =
-                self.persistence.loaded.as_mut().filter(|_| !stands_in && !unread)
+                self.persistence.loaded.as_mut().filter(|_| !is_substitute && !unread)
             {
                 // A confirmation is valid only while the removal stays planned.
                 persisted.confirmed_removals.retain(|id| removed.contains(id));

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::persisted_state::{CLOCK_SKEW_MAX, later};
+use super::persisted_state::CLOCK_SKEW_MAX;
 use crate::model::ids::{InstanceId, NodeName, WorkloadKind};
 use crate::model::observed::{Exclusion, Instance, InstanceState, Observed, PlannedPods, Pod};
+use crate::model::saturating_time::later;
 
 /// Maximum delay until EC2 shows a change. Describe calls lag by seconds, and by minutes during EC2
 /// incidents. A launch that stays invisible longer counts as gone.
@@ -98,12 +99,13 @@ pub(super) fn planning_snapshot(
     observed: &Arc<Observed>,
     changes: &UnobservedChanges,
     interrupted: &BTreeSet<InstanceId>,
-    sold_out: Vec<Exclusion>,
+    unavailable_offerings: Vec<Exclusion>,
     planned_pods: &PlannedPods,
 ) -> Arc<Observed> {
     let visible = |id: &&InstanceId| observed.instances.contains_key(*id);
     let mut terminated = changes.terminated_at.keys().filter(visible).peekable();
-    let is_unchanged = terminated.peek().is_none() && interrupted.is_empty() && sold_out.is_empty();
+    let is_unchanged =
+        terminated.peek().is_none() && interrupted.is_empty() && unavailable_offerings.is_empty();
     if is_unchanged && planned_pods.is_empty() {
         return Arc::clone(observed);
     }
@@ -115,7 +117,7 @@ pub(super) fn planning_snapshot(
         }
     }
     world.remove_instances(interrupted);
-    world.exclusions.extend(sold_out);
+    world.exclusions.extend(unavailable_offerings);
     world.exclusions.sort();
     // Interrupted instances still exist, so their replacements need other keys.
     for instance in interrupted.iter().filter_map(|id| observed.instances.get(id)) {

@@ -3,24 +3,23 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use super::event::{PlanScope, Revision, RevisionError, Signal};
+use super::event::{PlanScope, PodScope, Revision, RevisionError, Signal};
 use super::persisted_state::{PersistedState, VerifiedCommit};
 use crate::apply::ports::PortError;
 use crate::catalog::Catalog;
-use crate::model::ids::NodeName;
-use crate::model::observed::{Observed, Pod};
+use crate::model::observed::Observed;
 use crate::plan::{Plan, RevalidatedPlan};
 
 /// Makes plans from one revision.
 pub trait RevisionPlanner {
     /// Returns the plan from `world`, at the time of that observation.
     fn plan(&self, world: Arc<Observed>, limits: PlanScope) -> impl Future<Output = Plan>;
-    /// Plans from `world`, and compares the approved `plan` with the result. If `running` is true, only existing pods count.
+    /// Plans from `world` for `pods`, and compares the approved `plan` with the result.
     fn revalidate(
         &self,
         plan: Arc<Plan>,
         world: Arc<Observed>,
-        running: bool,
+        pods: PodScope,
     ) -> impl Future<Output = RevalidatedPlan>;
     /// Returns the catalog, which provides the labels of fallback offerings.
     fn catalog(&self) -> &Catalog;
@@ -64,7 +63,7 @@ pub trait SignalSource {
     fn may_write(&self) -> bool;
 }
 
-/// Stores the persisted state in the cluster, and nominates pods.
+/// Stores the persisted state in the cluster.
 pub trait StateStore {
     /// Loads the persisted state; the default if there is none.
     ///
@@ -76,9 +75,4 @@ pub trait StateStore {
     /// # Errors
     /// If the state cannot be written.
     fn save(&self, persisted: &PersistedState) -> impl Future<Output = Result<(), PortError>>;
-    /// Sets the node that the scheduler tries first for a pending pod.
-    ///
-    /// # Errors
-    /// If the nomination cannot be written. The scheduler then chooses freely.
-    fn nominate(&self, pod: &Pod, node: &NodeName) -> impl Future<Output = Result<(), PortError>>;
 }

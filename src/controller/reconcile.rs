@@ -18,7 +18,7 @@ use super::interruption::{PlannedReplacements, StepScope};
 use super::narrow_scope::narrowed_scope;
 use super::observation::BUSY_REFRESH;
 use super::observation_diff::is_same_world;
-use super::persisted_state::{LaunchDemand, later};
+use super::persisted_state::LaunchDemand;
 use super::persistence::PERSISTED_BYTES_MAX;
 use super::planning::{LastPlanned, PlanningInput, PlanningPass, PlanningRun};
 use super::state::{AHEAD_READ_INTERVAL, ControllerState};
@@ -27,6 +27,7 @@ use super::{contingency, inflight_launches, planning_snapshot};
 use crate::model::desired::Mode;
 use crate::model::ids::{Address, InstanceId, PoolName};
 use crate::model::observed::{Node, Observed};
+use crate::model::saturating_time::later;
 use crate::plan::Plan;
 use crate::plan::wire::ResourceChange;
 
@@ -107,7 +108,7 @@ impl ControllerState {
             let verified = persisted.and_then(|persisted| persisted.verified.clone());
             effects.push(Effect::ReadBranch { verified });
         }
-        self.revisions.read_fallback(effects, now);
+        self.revisions.read_required(effects, now);
         if self.observation.start_if_due(self.revisions.settings(), now) {
             effects.push(Effect::Observe);
         }
@@ -146,7 +147,7 @@ impl ControllerState {
             &seen,
             &self.observation.unobserved,
             &interrupted,
-            persisted.exclusions_found_before(fallback_since, self.now),
+            persisted.unavailable_offerings.exclusions_found_before(fallback_since, self.now),
             &self.planning.planned_pods,
         );
         let pass = if self.needs_additive_plan_first(&seen) {
@@ -157,7 +158,7 @@ impl ControllerState {
         if pass == PlanningPass::AdditiveFirst {
             self.planning.additive_only_since.get_or_insert(self.now);
         }
-        let mut limits = self.full_scope();
+        let mut limits = self.widest_scope();
         // While a removal is being applied, plan launches only, and leave its nodes alone.
         if !self.applies.is_empty() || pass == PlanningPass::AdditiveFirst {
             limits.changeable_nodes = Some(BTreeSet::new());
@@ -181,8 +182,8 @@ impl ControllerState {
 
     /// Returns the scope of the published plan. It is additive if the mode forbids removals, so
     /// that an approval covers exactly the plan that is applied.
-    fn full_scope(&self) -> PlanScope {
-        let running_pods_only = self.revisions.serves_stand_in();
+    fn widest_scope(&self) -> PlanScope {
+        let running_pods_only = self.revisions.serves_substitute();
         if running_pods_only || self.mode() == Mode::Additive {
             PlanScope { running_pods_only, ..PlanScope::additive() }
         } else {
@@ -204,7 +205,7 @@ impl ControllerState {
             && !self.start.once
             && self.may_act()
             && self.applies.is_empty()
-            && self.full_scope().is_full()
+            && self.widest_scope().is_unlimited()
             && self.planning.current.is_some()
             && self
                 .planning
@@ -226,7 +227,7 @@ impl ControllerState {
         let ticket = self.next_ticket();
         let planning = PlanningRun {
             ticket,
-            is_full: limits == self.full_scope()
+            is_published: limits == self.widest_scope()
                 && self.applies.is_empty()
                 && pass != PlanningPass::AdditiveFirst,
             scope: limits.clone(),
@@ -246,7 +247,7 @@ impl ControllerState {
         planning.required_observation != self.observation.required()
             || planning.interruptions_version != self.interruptions.version()
             || planning.terminations_version != self.observation.unobserved.terminations()
-            || planning.scope.running_pods_only != self.revisions.serves_stand_in()
+            || planning.scope.running_pods_only != self.revisions.serves_substitute()
             || self.persistence.loaded.is_none()
     }
 
@@ -263,11 +264,11 @@ impl ControllerState {
             self.planning.replan_at = self.now;
             return;
         }
-        let is_full = planning.is_full;
-        if is_full {
+        let is_published = planning.is_published;
+        if is_published {
             self.set_current_plan(&plan, planning.scope.running_pods_only);
         }
-        let decisions = self.evaluate_plan(&plan, is_full);
+        let decisions = self.evaluate_plan(&plan, is_published);
         // Later rounds leave out blocked changes.
         if !matches!(planning.pass, PlanningPass::Narrowed(1..)) {
             self.planning.replacements = PlannedReplacements::from_plan(
@@ -286,7 +287,7 @@ impl ControllerState {
             PlanningPass::AdditiveFirst => {
                 return self.start_planning(
                     planning.input,
-                    self.full_scope(),
+                    self.widest_scope(),
                     PlanningPass::Narrowed(0),
                     effects,
                 );
@@ -346,7 +347,7 @@ impl ControllerState {
             self.note_inseparable_group();
         }
         self.counters.count(Counter::ReconcilesNoChanges);
-        let is_done = planning.scope.is_full() && !plan.errored;
+        let is_done = planning.scope.is_unlimited() && !plan.errored;
         if is_done && self.revisions.accept_rules_if_done(self.persistence.loaded.as_mut()) {
             self.planning.replan_at = self.now;
         }
@@ -360,18 +361,18 @@ impl ControllerState {
     }
 
     /// Evaluates the gates of a plan's changes, and latches breakers.
-    fn evaluate_plan(&mut self, plan: &Plan, is_full: bool) -> Vec<(Address, GateDecision)> {
+    fn evaluate_plan(&mut self, plan: &Plan, is_published: bool) -> Vec<(Address, GateDecision)> {
         let now = self.now;
         if let (Some(persisted), Some(last)) = (&mut self.persistence.loaded, &self.planning.last) {
             persisted.evaluate_launches(&LaunchDemand::from_plan(plan, &last.world), now);
         }
-        if is_full {
+        if is_published {
             self.update_launches_ahead(plan);
             self.detect_mass_removal(plan);
         }
         let Some(context) = self.gate_inputs() else { return Vec::new() };
         let decisions = evaluate_gates(plan, &context.as_context(), now);
-        if is_full && let Some(current) = &mut self.planning.current {
+        if is_published && let Some(current) = &mut self.planning.current {
             current.blocked = blocked_by_address(&decisions);
         }
         decisions
@@ -444,7 +445,7 @@ impl ControllerState {
             plan: Arc::clone(&plan),
             excluded_instances: interrupted.into_iter().collect(),
             wait_until_ready: is_removing,
-            running_pods_only: self.revisions.serves_stand_in(),
+            running_pods_only: self.revisions.serves_substitute(),
             previous_attempts,
         };
         let waves = plan.capacity.waves.iter();

@@ -2,8 +2,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::persisted_state::{doubling_delay, later};
 use super::status::SourceState;
+use crate::model::saturating_time::{doubling_delay, later};
 
 /// Minimum time between two reads that hints trigger.
 const HINT_INTERVAL_MIN: SignedDuration = SignedDuration::from_secs(2);

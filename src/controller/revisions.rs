@@ -1,8 +1,8 @@
 //! Selects the served revision: the newest, or the previous one until CI has applied the newest.
 //!
 //! Invariant: a newer revision that waits for CI never leaves the controller without a revision.
-//! Until the previously served revision is read, another one stands in for it. Plans of the
-//! stand-in cover existing pods only and remove nothing. If the previous revision no longer exists,
+//! Until the previously served revision is read, another one is its substitute. Plans of the
+//! substitute cover existing pods only and remove nothing. If the previous revision no longer exists,
 //! the newest is served.
 
 use std::collections::BTreeSet;
@@ -12,26 +12,45 @@ use jiff::Timestamp;
 
 use super::counters::Counter;
 use super::event::{Effect, Revision, RevisionError};
-use super::persisted_state::{CiApply, PersistedState, later};
+use super::persisted_state::{CiApply, PersistedState};
 use super::retry::{ReadSchedule, Retry, backoff};
 use super::served_rules::{LoosenedRule, ServedRules};
 use super::state::ControllerState;
 use super::status::RepositoryStatus;
 use crate::model::desired::{AppliedBy, ControllerSettings, Mode};
+use crate::model::saturating_time::later;
 
 /// A revision that must be served and is not the head of the branch.
 #[derive(Debug, Clone)]
-pub(super) struct FallbackRevision {
+pub(super) struct RequiredRevision {
     pub(super) commit: String,
     /// Error of its last read.
     error: Option<String>,
 }
 
-/// A newer revision, and the time until which CI may apply it.
+/// A newer revision that CI may apply.
 #[derive(Debug, Clone)]
 pub(super) struct WaitingRevision {
     pub(super) revision: Arc<Revision>,
-    pub(super) until: Timestamp,
+    pub(super) serve_without_ci: ServeWithoutCi,
+}
+
+/// When a revision is served although CI has not applied it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ServeWithoutCi {
+    /// After a time.
+    After(Timestamp),
+    /// Never, because its approvers sign.
+    Never,
+}
+
+impl ServeWithoutCi {
+    fn due(self) -> Option<Timestamp> {
+        match self {
+            Self::After(at) => Some(at),
+            Self::Never => None,
+        }
+    }
 }
 
 /// A revision that loosens rules, as it was read.
@@ -45,9 +64,9 @@ struct HeldRevision {
 #[derive(Debug, Clone)]
 pub(super) struct Revisions {
     pub(super) served: Option<Arc<Revision>>,
-    pub(super) fallback: Option<FallbackRevision>,
-    fallback_retry: Retry,
-    pub(super) is_reading_fallback: bool,
+    pub(super) required: Option<RequiredRevision>,
+    required_retry: Retry,
+    pub(super) is_reading_required: bool,
     pub(super) waiting: Option<WaitingRevision>,
     /// The served revision with its own rules, while those before it count.
     held: Option<HeldRevision>,
@@ -58,9 +77,9 @@ impl Revisions {
     pub(super) fn new(now: Timestamp) -> Self {
         Self {
             served: None,
-            fallback: None,
-            fallback_retry: Retry::new(now),
-            is_reading_fallback: false,
+            required: None,
+            required_retry: Retry::new(now),
+            is_reading_required: false,
             waiting: None,
             held: None,
             reads: ReadSchedule::new(now),
@@ -68,7 +87,7 @@ impl Revisions {
     }
 
     pub(super) fn on_clock_set_back(&mut self, now: Timestamp) {
-        (self.reads.due, self.fallback_retry.at) = (now, now);
+        (self.reads.due, self.required_retry.at) = (now, now);
     }
 
     /// Returns the settings of the served revision.
@@ -89,7 +108,7 @@ impl Revisions {
         now: Timestamp,
     ) {
         let known = self.served.as_ref().is_some_and(|served| served.commit == revision.commit);
-        if known && !self.serves_stand_in() {
+        if known && !self.serves_substitute() {
             self.serve(revision, persisted);
             return;
         }
@@ -107,8 +126,8 @@ impl Revisions {
             return;
         }
         if self.served.is_none() {
-            let previous = served.map(|commit| FallbackRevision { commit, error: None });
-            self.fallback = self.fallback.take().or(previous);
+            let previous = served.map(|commit| RequiredRevision { commit, error: None });
+            self.required = self.required.take().or(previous);
             self.served = Some(restricted(&revision, persisted.as_deref()));
         }
         let next = ServedRules::of(&revision);
@@ -121,8 +140,9 @@ impl Revisions {
         // Where approvers sign, a merge alone is never enough.
         let signed_before = persisted.rules.as_ref().is_some_and(ServedRules::has_keys);
         let is_signed = signed_before || !revision.guard.keys.is_empty();
-        let until = if is_signed { Timestamp::MAX } else { until };
-        self.waiting = Some(WaitingRevision { revision, until });
+        let serve_without_ci =
+            if is_signed { ServeWithoutCi::Never } else { ServeWithoutCi::After(until) };
+        self.waiting = Some(WaitingRevision { revision, serve_without_ci });
     }
 
     /// Serves the persisted revision of the previous leader if CI applies merges, and keeps its
@@ -137,26 +157,26 @@ impl Revisions {
         };
         self.waiting = None;
         if self.served.as_ref().is_some_and(|revision| revision.commit != served) {
-            self.fallback = Some(FallbackRevision { commit: served, error: None });
-            self.fallback_retry.record_success(now);
+            self.required = Some(RequiredRevision { commit: served, error: None });
+            self.required_retry.record_success(now);
         }
         let is_newest =
             self.served.as_ref().is_some_and(|revision| revision.commit == newest.commit);
-        if !is_newest || self.serves_stand_in() {
+        if !is_newest || self.serves_substitute() {
             self.serve_or_wait_for_ci(newest, Some(persisted), now);
         }
     }
 
-    /// Returns true if a stand-in is served because the revision to serve was not read yet. The
-    /// stand-in may itself wait for CI.
-    pub(super) fn serves_stand_in(&self) -> bool {
-        let wanted = self.fallback.as_ref().zip(self.served.as_ref());
-        wanted.is_some_and(|(fallback, revision)| fallback.commit != revision.commit)
+    /// Returns true if a substitute is served because the revision to serve was not read yet. The
+    /// substitute may itself wait for CI.
+    pub(super) fn serves_substitute(&self) -> bool {
+        let wanted = self.required.as_ref().zip(self.served.as_ref());
+        wanted.is_some_and(|(required, revision)| required.commit != revision.commit)
     }
 
     fn serve(&mut self, revision: Arc<Revision>, persisted: Option<&mut PersistedState>) {
         self.waiting = None;
-        self.fallback = None;
+        self.required = None;
         let Some(persisted) = persisted else {
             self.served = Some(revision);
             return;
@@ -206,9 +226,10 @@ impl Revisions {
     /// Serves the waiting revision once CI has applied it, its deadline has passed, or break-glass
     /// is active.
     pub(super) fn adopt_waiting(&mut self, persisted: Option<&mut PersistedState>, now: Timestamp) {
-        let Some(WaitingRevision { revision, until }) = &self.waiting else { return };
+        let Some(WaitingRevision { revision, serve_without_ci }) = &self.waiting else { return };
         let broken = persisted.as_ref().is_some_and(|persisted| persisted.break_glass.is_some());
-        if broken || is_applied(persisted.as_deref(), &revision.commit) || now >= *until {
+        let is_due = serve_without_ci.due().is_some_and(|due| now >= due);
+        if broken || is_applied(persisted.as_deref(), &revision.commit) || is_due {
             self.serve(Arc::clone(revision), persisted);
         }
     }
@@ -217,61 +238,61 @@ impl Revisions {
     /// may.
     fn may_serve_waiting(&self) -> bool {
         let waiting = self.waiting.as_ref();
-        waiting.is_some_and(|waiting| waiting.until < Timestamp::MAX)
+        waiting.is_some_and(|waiting| waiting.serve_without_ci != ServeWithoutCi::Never)
     }
 
     /// Reads the revision to serve if the branch has moved past it.
-    pub(super) fn read_fallback(&mut self, effects: &mut Vec<Effect>, now: Timestamp) {
-        let Some(fallback) = &self.fallback else { return };
-        if !self.is_reading_fallback && now >= self.fallback_retry.at {
-            self.is_reading_fallback = true;
-            effects.push(Effect::ReadCommit { commit: fallback.commit.clone() });
+    pub(super) fn read_required(&mut self, effects: &mut Vec<Effect>, now: Timestamp) {
+        let Some(required) = &self.required else { return };
+        if !self.is_reading_required && now >= self.required_retry.at {
+            self.is_reading_required = true;
+            effects.push(Effect::ReadCommit { commit: required.commit.clone() });
         }
     }
 
     /// Reads the served revision again, because its planner is no longer cached.
     pub(super) fn reread_served(&mut self, persisted: Option<&PersistedState>) {
-        if self.serves_stand_in() {
+        if self.serves_substitute() {
             // The newest was read last.
             let newest = self.waiting.as_ref();
             let newest = newest.map(|waiting| restricted(&waiting.revision, persisted));
             self.served = newest.or(self.served.take());
-        } else if let Some(revision) = self.served.as_ref().filter(|_| self.fallback.is_none()) {
+        } else if let Some(revision) = self.served.as_ref().filter(|_| self.required.is_none()) {
             let commit = revision.commit.clone();
-            self.fallback = Some(FallbackRevision { commit, error: None });
+            self.required = Some(RequiredRevision { commit, error: None });
         }
     }
 
     /// Returns when a revision is read or served without an event, if one waits.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
-        let fallback = self.fallback.as_ref().filter(|_| !self.is_reading_fallback);
-        let fallback = fallback.map(|_| self.fallback_retry.at);
-        self.waiting.as_ref().map(|waiting| waiting.until).into_iter().chain(fallback).min()
+        let required = self.required.as_ref().filter(|_| !self.is_reading_required);
+        let required = required.map(|_| self.required_retry.at);
+        let waiting = self.waiting.as_ref().and_then(|waiting| waiting.serve_without_ci.due());
+        waiting.into_iter().chain(required).min()
     }
 
     pub(super) fn to_status(&self) -> RepositoryStatus {
-        let waiting = self.waiting.as_ref().map(|WaitingRevision { revision, until }| {
-            let fallback_note = match &self.fallback {
-                Some(FallbackRevision { commit, error }) if self.serves_stand_in() => {
+        let waiting = self.waiting.as_ref().map(|WaitingRevision { revision, serve_without_ci }| {
+            let required_note = match &self.required {
+                Some(RequiredRevision { commit, error }) if self.serves_substitute() => {
                     let why = error.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
                     format!(
                         "; until commit {commit} can be read{why}, plans cover existing pods only"
                     )
                 }
-                Some(FallbackRevision { commit, error: Some(why) }) => {
+                Some(RequiredRevision { commit, error: Some(why) }) => {
                     format!("; commit {commit}, to be served until then, cannot be read: {why}")
                 }
-                Some(FallbackRevision { error: None, .. }) | None => String::new(),
+                Some(RequiredRevision { error: None, .. }) | None => String::new(),
             };
-            let or = if *until == Timestamp::MAX {
-                ", because its approvers sign".to_owned()
-            } else {
-                format!(", or {until:.0}")
+            let or = match serve_without_ci {
+                ServeWithoutCi::Never => ", because its approvers sign".to_owned(),
+                ServeWithoutCi::After(until) => format!(", or {until:.0}"),
             };
-            let why = format!("until CI has applied it{or}{fallback_note}");
+            let why = format!("until CI has applied it{or}{required_note}");
             (revision.commit.clone(), why)
         });
-        let fallback = self.fallback.as_ref().filter(|_| self.serves_stand_in());
+        let required = self.required.as_ref().filter(|_| self.serves_substitute());
         RepositoryStatus {
             commit: self.served.as_ref().map(|revision| revision.commit.clone()),
             origin: self.served.as_ref().and_then(|revision| revision.origin.clone()),
@@ -280,7 +301,7 @@ impl Revisions {
                 .as_ref()
                 .map(|revision| revision.pool_limits.clone())
                 .unwrap_or_default(),
-            stands_in_for: fallback.map(|fallback| fallback.commit.clone()),
+            substitute_for: required.map(|required| required.commit.clone()),
             loosened: self
                 .held
                 .iter()
@@ -294,7 +315,7 @@ impl Revisions {
     }
 }
 
-/// Returns a stand-in for another revision: it loosens no rule.
+/// Returns a substitute for another revision: it loosens no rule.
 fn restricted(revision: &Arc<Revision>, persisted: Option<&PersistedState>) -> Arc<Revision> {
     let Some(before) = persisted.and_then(|persisted| persisted.rules.as_ref()) else {
         return Arc::clone(revision);
@@ -347,15 +368,15 @@ impl ControllerState {
         read: Result<Arc<Revision>, RevisionError>,
     ) {
         let (now, revisions) = (self.now, &mut self.revisions);
-        revisions.is_reading_fallback = false;
-        if revisions.fallback.as_ref().is_none_or(|wanted| wanted.commit != commit) {
+        revisions.is_reading_required = false;
+        if revisions.required.as_ref().is_none_or(|wanted| wanted.commit != commit) {
             return;
         }
         match read {
             Ok(revision) => {
                 self.counters.count(Counter::RepositoryReadsDone);
-                revisions.fallback_retry.record_success(now);
-                revisions.fallback = None;
+                revisions.required_retry.record_success(now);
+                revisions.required = None;
                 let auto_mode = revision.auto_mode;
                 match &mut self.persistence.loaded {
                     Some(persisted) => revisions.serve_within_rules(revision, persisted),
@@ -368,7 +389,7 @@ impl ControllerState {
             }
             Err(RevisionError::NotFound(_)) if revisions.may_serve_waiting() => {
                 self.counters.count(Counter::RepositoryReadsRefMissing);
-                revisions.fallback_retry.record_success(now);
+                revisions.required_retry.record_success(now);
                 if let Some(newest) = revisions.waiting.take() {
                     revisions.serve(newest.revision, self.persistence.loaded.as_mut());
                 }
@@ -377,9 +398,9 @@ impl ControllerState {
             Err(RevisionError::NotFound(why) | RevisionError::Unreadable(why)) => {
                 self.counters.count(Counter::RepositoryReadsFailed);
                 self.counters.count_error("repository");
-                revisions.fallback_retry.record_failure(now);
+                revisions.required_retry.record_failure(now);
                 let commit = commit.to_owned();
-                revisions.fallback = Some(FallbackRevision { commit, error: Some(why) });
+                revisions.required = Some(RequiredRevision { commit, error: Some(why) });
                 // If it no longer exists, the head of the branch replaces it.
                 revisions.reads.bring_forward(now);
             }

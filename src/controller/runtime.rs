@@ -39,7 +39,7 @@ use tokio::sync::mpsc;
 pub use forecast_task::ForecastReceiver;
 
 use super::authorization::PendingRequest;
-use super::{PlanScope, Revision, RevisionError, StartOptions, Status, VerifiedCommit};
+use super::{PlanScope, PodScope, Revision, RevisionError, StartOptions, Status, VerifiedCommit};
 use crate::adapters::git::{RepositoryTree, TreeBase};
 #[cfg(feature = "cluster")]
 use crate::adapters::kube::LeaseError;
@@ -100,7 +100,7 @@ pub type ReadMarket<'m> = &'m dyn Fn(&MarketQuery<'_>) -> Result<Market, String>
 /// Reads the followed repository.
 pub trait RepositoryReader: Clone + Send + 'static {
     /// Makes plans of one commit.
-    type Planner: CommitPlanner;
+    type Planner: BlockingPlanner;
     /// Returns the reader for a cluster with this support of nominations.
     #[must_use]
     fn with_steering(self, steering: Steering) -> Self;
@@ -159,8 +159,8 @@ impl Steering {
     }
 }
 
-/// Makes plans of one commit.
-pub trait CommitPlanner: Send + Sync + 'static {
+/// Makes plans of one commit, and blocks its thread meanwhile.
+pub trait BlockingPlanner: Send + Sync + 'static {
     /// Returns the parts of the commit that the controller needs.
     fn revision(&self) -> Revision;
     /// Returns the cluster, as far as the commit declares it.
@@ -175,11 +175,11 @@ pub trait CommitPlanner: Send + Sync + 'static {
     /// data that stands in for them.
     fn has_current_market(&self) -> bool;
     /// Returns the judged plan over `world`.
-    fn make_plan(&self, world: &Observed, limits: PlanScope) -> Plan;
-    /// Plans over `world`, and compares the approved `plan` with the result. With `running`, only existing pods count.
-    fn make_revalidated(&self, plan: &Plan, world: &Observed, running: bool) -> RevalidatedPlan;
+    fn plan(&self, world: &Observed, limits: PlanScope) -> Plan;
+    /// Plans over `world` for `pods`, and compares the approved `plan` with the result.
+    fn revalidate(&self, plan: &Plan, world: &Observed, pods: PodScope) -> RevalidatedPlan;
     /// Returns the forecast until `to`.
-    fn make_forecast(&self, world: &Observed, to: Timestamp) -> Forecast;
+    fn forecast(&self, world: &Observed, to: Timestamp) -> Forecast;
 }
 
 /// Options of a controller in any world.

@@ -13,7 +13,6 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::counters::Counter;
 use super::event::Effect;
-use super::persisted_state::later;
 use super::planning::PlanningRun;
 use super::reconcile::{instance_of, retired_rows};
 use super::state::ControllerState;
@@ -22,6 +21,7 @@ use crate::apply::ports::{CordonOutcome, PortError};
 use crate::model::desired::Mode;
 use crate::model::ids::{InstanceId, NodeName};
 use crate::model::observed::{CordonReason, Observed};
+use crate::model::saturating_time::later;
 use crate::plan::wire::ResourceChange;
 use crate::plan::{Plan, StaleCordon, stale_cordons};
 
@@ -144,7 +144,7 @@ impl ControllerState {
             self.persistence.loaded.as_ref().is_some_and(|persisted| persisted.suspended.is_none());
         let certain = !self.observation.reads.has_failed() && !plan.errored;
         let is_quiescent =
-            planning.is_full && !planning.scope.running_pods_only && self.applies.is_empty();
+            planning.is_published && !planning.scope.running_pods_only && self.applies.is_empty();
         // In observe-only mode, only what began before is reverted.
         let observes = self.mode() == Mode::Observe;
         if !(self.leadership.is_leader()
@@ -174,14 +174,14 @@ impl ControllerState {
                 .in_progress
                 .insert(instance.clone(), UncordonInProgress { node: name, unschedulable });
             let (instance, node) = (instance.clone(), Box::new(node.clone()));
-            effects.push(Effect::Cordon { instance, node, mark: None });
+            effects.push(Effect::Uncordon { instance, node });
         }
         self.interruptions.uncordons.has_in_progress()
     }
 
     /// Records the end of a stale-cordon removal; returns whether one was in progress for
     /// `instance`.
-    pub(super) fn on_uncordoned(
+    pub(super) fn finish_stale_uncordon(
         &mut self,
         instance: &InstanceId,
         end: &Result<CordonOutcome, PortError>,

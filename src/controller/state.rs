@@ -153,7 +153,7 @@ impl ControllerState {
     }
 
     /// Returns the effective mode: the start option, else the mode of the repository. It is
-    /// `observe` while a competing autoscaler runs, and at most `additive` while a stand-in
+    /// `observe` while a competing autoscaler runs, and at most `additive` while a substitute
     /// revision is served.
     #[must_use]
     pub fn mode(&self) -> Mode {
@@ -161,7 +161,7 @@ impl ControllerState {
             return Mode::Observe;
         }
         let mode = self.start.mode.or_else(|| self.revisions.mode()).unwrap_or_default();
-        if self.revisions.serves_stand_in() { mode.min(Mode::Additive) } else { mode }
+        if self.revisions.serves_substitute() { mode.min(Mode::Additive) } else { mode }
     }
 
     /// Returns true if the mode is explicitly `observe`. Work in progress continues while the mode
@@ -192,10 +192,11 @@ impl ControllerState {
                 self.on_offering_attempt_requested(ticket, address, attempt, &mut effects);
             }
             Event::ApplyFinished { ticket, result: end } => self.on_apply_finished(ticket, end),
-            Event::Cordoned { instance, mark, result: end } => {
-                self.on_cordoned(&instance, mark, &end);
+            Event::Cordoned { instance, result: end } => self.on_cordoned(&instance, &end),
+            Event::Uncordoned { instance, result: end } => self.on_uncordoned(&instance, &end),
+            Event::CordonedWithoutLease { node: _, result: end } => {
+                self.on_cordoned_without_lease(&end);
             }
-            Event::CordonedWithoutLease { node: _, result: end } => self.on_shielded(&end),
             Event::Evicted { instance: _, results } => self.on_evicted(&results),
             Event::TerminateFinished { instance, result: end } => {
                 self.on_terminated(&instance, &end);

@@ -8,8 +8,9 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::persisted_state::{CLOCK_DIFFERENCE_MAX, PersistedState, later};
+use super::persisted_state::{CLOCK_DIFFERENCE_MAX, PersistedState};
 use super::state_seal::StateKeys;
+use crate::model::saturating_time::later;
 
 /// A process that knows no state accepts decisions of a seal that is at most this old. That is the
 /// time in which all replicas may be down, or an apply may hold the lease, without new approvals.

@@ -88,12 +88,12 @@ pub struct Status {
     /// Reason why the history of other processes may be missing.
     pub history_error: Option<String>,
     /// Instances that an external event terminates or is about to terminate.
-    pub terminating: Vec<TerminatingInstance>,
+    pub interrupted: Vec<InterruptionStatus>,
     /// Nodes that an abandoned drain left cordoned and that this process uncordoned, newest first;
     /// at most [`Status::UNCORDONED_MAX`].
     pub uncordoned: Vec<UncordonedNode>,
     /// Offerings excluded for insufficient capacity, with the end of each exclusion.
-    pub sold_out: Vec<Exclusion>,
+    pub unavailable_offerings: Vec<Exclusion>,
     /// Quarantined pools, with the reason and the end.
     pub quarantined: BTreeMap<PoolName, (String, Timestamp)>,
     /// Last error of each action that currently fails. Failed reads are part of
@@ -184,8 +184,10 @@ pub enum ControllerAction {
     LoadState,
     /// Persist the state.
     SaveState,
-    /// Cordon or uncordon a node.
+    /// Cordon a node.
     Cordon,
+    /// Uncordon a node.
+    Uncordon,
     /// Evict pods.
     Evict,
     /// Terminate an instance.
@@ -210,6 +212,7 @@ impl ControllerAction {
             Self::LoadState => "load-state",
             Self::SaveState => "save-state",
             Self::Cordon => "cordon",
+            Self::Uncordon => "uncordon",
             Self::Evict => "evict",
             Self::Terminate => "terminate",
             Self::DeleteNode => "delete-node",
@@ -247,7 +250,7 @@ pub struct RepositoryStatus {
     #[serde(skip)]
     pub pool_limits: BTreeMap<PoolName, PoolLimits>,
     /// The revision that should be served, while another one stands in for it.
-    pub stands_in_for: Option<String>,
+    pub substitute_for: Option<String>,
     /// Rules that the served revision loosens. Until an approval, the rules before it count.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub loosened: Vec<String>,
@@ -334,9 +337,9 @@ pub struct UncordonedNode {
     pub at: Timestamp,
 }
 
-/// An instance that an external event terminates.
+/// An interrupted instance, and the phase of its interruption.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct TerminatingInstance {
+pub struct InterruptionStatus {
     /// The instance.
     pub instance: InstanceId,
     /// Its node, if it has joined.

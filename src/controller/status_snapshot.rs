@@ -91,9 +91,11 @@ impl ControllerState {
             hourly_costs: self.planning.costs.entries().to_vec(),
             superseded: self.planning.superseded.clone(),
             history_error: None,
-            terminating: self.interruption_statuses(),
+            interrupted: self.interruption_statuses(),
             uncordoned: self.interruptions.uncordons.done().to_vec(),
-            sold_out: persisted.map(|persisted| persisted.exclusions(self.now)).unwrap_or_default(),
+            unavailable_offerings: persisted
+                .map(|persisted| persisted.unavailable_offerings.exclusions(self.now))
+                .unwrap_or_default(),
             quarantined: quarantine
                 .filter(|(_, quarantine)| self.now < quarantine.until)
                 .map(|(pool, quarantine)| {

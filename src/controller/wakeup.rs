@@ -2,10 +2,10 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::persisted_state::later;
 use super::reconcile::REPLAN_INTERVAL;
 use super::state::ControllerState;
 use super::status::BlockedReason;
+use crate::model::saturating_time::later;
 
 impl ControllerState {
     /// Returns whether no work remains: everything that was read is planned, and everything allowed

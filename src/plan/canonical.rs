@@ -67,8 +67,16 @@ pub fn sha256<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError
 }
 
 /// Returns [`sha256`] of a value that has a canonical form.
-pub(super) fn hash<T: Serialize>(value: &T) -> String {
+pub(super) fn hash<T: Serialize + ?Sized>(value: &T) -> String {
     sha256(value).expect("hashed values have no floats and no raw bytes")
+}
+
+/// Returns the first `digits` of [`sha256`] of a value that has a canonical form: a part of a plan,
+/// or a text.
+pub(crate) fn short_digest<T: Serialize + ?Sized>(value: &T, digits: usize) -> String {
+    let mut digest = hash(value);
+    digest.truncate(digits);
+    digest
 }
 
 /// Returns `value` as canonical JSON with two spaces for each level and a final line feed.
@@ -163,6 +171,13 @@ mod tests {
         }
         assert!(pretty(&json!({"a": [{"b": 0.5}]})).is_err());
         assert_eq!(compact(&0.5_f32), Err(CanonicalError::Float("0.5".to_owned())));
+    }
+
+    #[test]
+    fn short_digest_begins_the_full_one() {
+        let full = sha256("web").unwrap();
+        assert_eq!(short_digest("web", 12), full[..12]);
+        assert_ne!(short_digest("web", 12), short_digest("api", 12));
     }
 
     #[test]

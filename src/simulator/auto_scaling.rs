@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::delay;
 use super::state::{NodeRegistration, OfferingOutage, ScheduledEvent, WorldState};
-use crate::apply::ports::LaunchRequest;
+use crate::apply::ports::{LaunchOffering, LaunchRequest};
 use crate::model::ids::{GroupName, InstanceId, InstanceTypeName, ZoneName};
 use crate::model::market::CapacityType;
 use crate::model::observed::{Group, Instance, InstanceState, LaunchedWith, Membership};
@@ -32,22 +32,17 @@ impl LaunchTemplate {
     /// Returns a launch template with the labels, taints and resources of launch requests.
     #[must_use]
     pub fn new(capacity_type: CapacityType, requests: Vec<LaunchRequest>) -> Self {
-        let registration = |request: LaunchRequest| {
-            let LaunchRequest {
-                instance_type,
-                labels,
-                taints,
-                startup_taints,
-                capacity,
-                allocatable,
-                ..
-            } = request;
-            (
-                instance_type,
-                NodeRegistration { labels, taints, startup_taints, capacity, allocatable },
-            )
-        };
-        Self { capacity_type, registrations: requests.into_iter().map(registration).collect() }
+        let registrations = requests.into_iter().flat_map(|request| {
+            let LaunchRequest { offerings, taints, startup_taints, .. } = request;
+            offerings.into_iter().map(move |offering| {
+                let LaunchOffering { instance_type, labels, capacity, allocatable, .. } = offering;
+                let (taints, startup_taints) = (taints.clone(), startup_taints.clone());
+                let registration =
+                    NodeRegistration { labels, taints, startup_taints, capacity, allocatable };
+                (instance_type, registration)
+            })
+        });
+        Self { capacity_type, registrations: registrations.collect() }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{DeliveredGroup, LaunchTemplate};
-use crate::apply::ports::LaunchRequest;
+use crate::apply::ports::{LaunchOffering, LaunchRequest};
 use crate::catalog::{Catalog, InstanceType, NodeSettings};
 use crate::model::desired::{Desired, NodeGroup, Pool};
 use crate::model::ids::ZoneName;
@@ -74,17 +74,18 @@ fn member_request(
     labels.extend([label(key::REGION, catalog.region.as_str())]);
     LaunchRequest {
         token: String::new(),
-        instance_type: kind.name.clone(),
-        zone: "".into(),
+        offerings: vec![LaunchOffering {
+            instance_type: kind.name.clone(),
+            zone: "".into(),
+            labels,
+            capacity: amounts.capacity,
+            allocatable: amounts.allocatable,
+        }],
         capacity_type,
         reservation: None,
         image: String::new(),
         tags: BTreeMap::new(),
-        labels,
         taints: pool.taints.clone(),
         startup_taints: Vec::new(),
-        capacity: amounts.capacity,
-        allocatable: amounts.allocatable,
-        alternatives: Vec::new(),
     }
 }

@@ -6,8 +6,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::delay;
 use super::state::{ClientToken, NodeRegistration, OfferingOutage, ScheduledEvent, WorldState};
-use crate::apply::ports::{LaunchOutcome, LaunchRequest, LaunchedInstance};
+use crate::apply::ports::{LaunchOffering, LaunchOutcome, LaunchRequest, LaunchedInstance};
 use crate::model::ids::{InstanceId, NodeName, Uid};
+use crate::model::market::CapacityType;
 use crate::model::observed::{Hardware, Instance, InstanceState, LaunchedWith, Node, tag};
 use crate::model::pod::Taint;
 use crate::model::requirement::key;
@@ -16,10 +17,10 @@ use crate::model::requirement::key;
 const NODES_PER_SUBNET: u64 = 250;
 
 impl OfferingOutage {
-    fn covers(&self, request: &LaunchRequest) -> bool {
-        self.instance_type.as_ref().is_none_or(|t| *t == request.instance_type)
-            && self.zone.as_ref().is_none_or(|z| *z == request.zone)
-            && self.capacity_type.is_none_or(|c| c == request.capacity_type)
+    fn covers(&self, offering: &LaunchOffering, capacity_type: CapacityType) -> bool {
+        self.instance_type.as_ref().is_none_or(|t| *t == offering.instance_type)
+            && self.zone.as_ref().is_none_or(|z| *z == offering.zone)
+            && self.capacity_type.is_none_or(|c| c == capacity_type)
     }
 }
 
@@ -35,7 +36,7 @@ impl ClientToken {
     fn to_launched(&self) -> LaunchedInstance {
         let Self { instance, offering, .. } = self;
         let unavailable = (0..*offering).collect();
-        LaunchedInstance { id: instance.clone(), offering: *offering, unavailable }
+        LaunchedInstance { id: instance.clone(), offering: Some(*offering), unavailable }
     }
 }
 
@@ -58,13 +59,13 @@ impl WorldState {
             };
         }
         let mut reasons = Vec::new();
-        for (offering, alone) in request.offerings().enumerate() {
-            if let Some(reason) = self.insufficient_capacity(&alone) {
+        for (index, offering) in request.offerings.iter().enumerate() {
+            if let Some(reason) = self.insufficient_capacity(request, offering) {
                 reasons.push(reason);
                 continue;
             }
-            let id = self.new_instance(&alone);
-            let token = ClientToken { parameters, instance: id, offering };
+            let id = self.new_instance(request, offering);
+            let token = ClientToken { parameters, instance: id, offering: index };
             let launched = token.to_launched();
             self.tokens.insert(request.token.clone(), token);
             self.after(delay::TOKEN, ScheduledEvent::TokenExpired { token: request.token.clone() });
@@ -74,28 +75,33 @@ impl WorldState {
     }
 
     /// Returns the reason for missing capacity. Launch faults are injected only here.
-    fn insufficient_capacity(&self, request: &LaunchRequest) -> Option<String> {
+    fn insufficient_capacity(
+        &self,
+        request: &LaunchRequest,
+        offering: &LaunchOffering,
+    ) -> Option<String> {
         if let Some(id) = &request.reservation {
             let left = self.reservations.get(id).map_or(0, |reservation| reservation.available);
             return (left == 0).then(|| {
                 format!("ReservationCapacityExceeded: reservation {id} has no instance left")
             });
         }
-        self.unavailable.iter().any(|offering| offering.covers(request)).then(|| {
-            let LaunchRequest { instance_type, zone, capacity_type, .. } = request;
+        let capacity_type = request.capacity_type;
+        self.unavailable.iter().any(|outage| outage.covers(offering, capacity_type)).then(|| {
+            let LaunchOffering { instance_type, zone, .. } = offering;
             format!(
                 "InsufficientInstanceCapacity: no {instance_type} ({capacity_type}) in {zone} now"
             )
         })
     }
 
-    fn new_instance(&mut self, request: &LaunchRequest) -> InstanceId {
+    fn new_instance(&mut self, request: &LaunchRequest, offering: &LaunchOffering) -> InstanceId {
         let id = self.next_instance();
-        let image = self.image_for(&request.image, Hardware::from_labels(&request.labels));
+        let image = self.image_for(&request.image, Hardware::from_labels(&offering.labels));
         let instance = Instance {
             id: id.clone(),
-            instance_type: request.instance_type.clone(),
-            zone: request.zone.clone(),
+            instance_type: offering.instance_type.clone(),
+            zone: offering.zone.clone(),
             capacity_type: request.capacity_type,
             state: InstanceState::Pending,
             launched_at: self.now,
@@ -106,11 +112,11 @@ impl WorldState {
             group: None,
         };
         let registration = NodeRegistration {
-            labels: request.labels.clone(),
+            labels: offering.labels.clone(),
             taints: request.taints.clone(),
             startup_taints: request.startup_taints.clone(),
-            capacity: request.capacity.clone(),
-            allocatable: request.allocatable.clone(),
+            capacity: offering.capacity.clone(),
+            allocatable: offering.allocatable.clone(),
         };
         let reservation = request.reservation.as_ref();
         if let Some(reservation) = reservation.and_then(|id| self.reservations.get_mut(id)) {

@@ -149,19 +149,12 @@ impl Cluster for World {
         })
     }
 
-    async fn cordon(
-        &self,
-        node: &Node,
-        mark: Option<CordonMark>,
-    ) -> Result<CordonOutcome, PortError> {
-        const VERB: &str = "cordon node";
-        self.check_saved(VERB)?;
-        let outcome = self.state.borrow_mut().cordon(node, mark);
-        if outcome == CordonOutcome::Written {
-            let (node, unschedulable) = (node.name.clone(), mark.is_some());
-            self.log_call(|at| PortCall::Cordon { at, node, unschedulable });
-        }
-        Ok(outcome)
+    async fn cordon(&self, node: &Node, mark: CordonMark) -> Result<CordonOutcome, PortError> {
+        self.write_cordon("cordon node", node, Some(mark))
+    }
+
+    async fn uncordon(&self, node: &Node) -> Result<CordonOutcome, PortError> {
+        self.write_cordon("uncordon node", node, None)
     }
 
     async fn open(&self, node: &Node) -> Result<(), PortError> {
@@ -170,6 +163,13 @@ impl Cluster for World {
         self.state.borrow_mut().open(node);
         self.log_call(|at| PortCall::Open { at, node: node.name.clone() });
         Ok(())
+    }
+
+    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        const VERB: &str = "nominate pod";
+        self.check_saved(VERB)?;
+        let result = self.state.borrow_mut().nominate(pod, node);
+        result.map_err(|reason| refused(VERB, reason))
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
@@ -201,15 +201,20 @@ impl Cluster for World {
 }
 
 impl World {
-    /// Sets the node that the scheduler tries first for a pending pod.
-    ///
-    /// # Errors
-    /// If the pod no longer exists.
-    pub fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
-        const VERB: &str = "nominate pod";
-        self.check_saved(VERB)?;
-        let result = self.state.borrow_mut().nominate(pod, node);
-        result.map_err(|reason| refused(VERB, reason))
+    /// Cordons a node with `mark`, or uncordons it if there is none.
+    fn write_cordon(
+        &self,
+        verb: &str,
+        node: &Node,
+        mark: Option<CordonMark>,
+    ) -> Result<CordonOutcome, PortError> {
+        self.check_saved(verb)?;
+        let outcome = self.state.borrow_mut().cordon(node, mark);
+        if outcome == CordonOutcome::Written {
+            let (node, unschedulable) = (node.name.clone(), mark.is_some());
+            self.log_call(|at| PortCall::Cordon { at, node, unschedulable });
+        }
+        Ok(outcome)
     }
 }
 
@@ -219,7 +224,8 @@ impl Clock for World {
     }
 
     async fn sleep(&self, duration: SignedDuration) {
-        let until = super::state::later(self.now(), duration.max(SignedDuration::ZERO));
+        let until =
+            crate::model::saturating_time::later(self.now(), duration.max(SignedDuration::ZERO));
         self.state.borrow_mut().advance(until);
         // A sleep cannot fail. The next verb reports the error.
         let failed = self.save().err();

@@ -20,6 +20,7 @@ use crate::model::observed::{
     Resolved, Scaling, UnreadObject,
 };
 use crate::model::pod::{PodTemplate, Selector, Taint};
+use crate::model::saturating_time::later;
 use crate::model::storage::Storage;
 use crate::model::units::Resources;
 
@@ -476,9 +477,4 @@ impl WorldState {
         self.counters.uids += 1;
         format!("{UID_PREFIX}{:012x}", self.counters.uids).into()
     }
-}
-
-/// Returns `at` plus `delay`, saturating.
-pub(super) fn later(at: Timestamp, delay: SignedDuration) -> Timestamp {
-    at.checked_add(delay).unwrap_or(Timestamp::MAX)
 }

@@ -19,7 +19,8 @@ use crate::model::pod::Taint;
 use crate::model::requirement::key;
 use crate::testing::pods::{no_schedule, topology_spread};
 use crate::testing::simulator::{
-    self, cluster, genesis, id, launch, pods, request, run, shapes, start, template, world,
+    self, cluster, genesis, id, launch, pods, request, request_with, run, shapes, start, template,
+    world,
 };
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
@@ -59,7 +60,7 @@ fn removed_node_wakes_the_scheduler() {
     let world = fleet(2);
     let [full, other] = <[Node; 2]>::try_from(nodes(&world)).expect("two nodes");
     // The tainted node admits no pods, but counts as an empty domain.
-    run(world.cordon(&other, Some(CordonReason::Drain.into()))).expect("known");
+    run(world.cordon(&other, CordonReason::Drain.into())).expect("known");
     let mut template = template("db", 100);
     template.spec.topology_spread = vec![topology_spread(key::HOSTNAME, 1, "db")];
     let workload =
@@ -119,7 +120,7 @@ fn token_is_idempotent_after_termination() {
 fn token_with_other_parameters_fails() {
     let world = world();
     launch(&world, &request("a"));
-    let other = LaunchRequest { zone: "eu-west-1b".into(), ..request("a") };
+    let other = request_with("a", |offering| offering.zone = "eu-west-1b".into());
     let error = run(world.launch(&other)).expect_err("mismatch");
     assert!(
         error.reason.contains("IdempotentParameterMismatch") && !error.is_transient(),
@@ -136,7 +137,7 @@ fn failed_launch_uses_no_token() {
     world.set_unavailable(vec![gone]);
     let outcome = run(world.launch(&request("a"))).expect("an answer");
     assert!(matches!(outcome, LaunchOutcome::InsufficientCapacity { .. }));
-    let other = LaunchRequest { instance_type: "m6i.large".into(), ..request("a") };
+    let other = request_with("a", |offering| offering.instance_type = "m6i.large".into());
     launch(&world, &other);
 }
 
@@ -408,7 +409,7 @@ fn daemons_run_on_every_node_that_admits_them() {
     assert_eq!(world.observed().workloads[0].replicas, 1);
     // A cordoned node keeps its daemons and gets new ones.
     let node = &world.observed().nodes[&host];
-    run(world.cordon(node, Some(CordonReason::Drain.into()))).expect("known");
+    run(world.cordon(node, CordonReason::Drain.into())).expect("known");
     delivery = delivery.with(WorkloadKind::DaemonSet, "second", 0, 100);
     deliver(&world, &delivery);
     settle(&world);
@@ -493,7 +494,11 @@ fn cordon_requires_the_observed_state() {
     let world = fleet(1);
     let node = nodes(&world).remove(0);
     let cordon = |node: &Node, mark: Option<CordonReason>| {
-        run(world.cordon(node, mark.map(Into::into))).expect("never an error")
+        let outcome = match mark {
+            Some(mark) => run(world.cordon(node, mark.into())),
+            None => run(world.uncordon(node)),
+        };
+        outcome.expect("never an error")
     };
     let drain = Some(CordonReason::Drain);
     let other = Node { uid: "other".into(), ..node.clone() };

@@ -1,14 +1,17 @@
 //! A small simulated fleet, a plan with launches, replacements and retirements, and failing ports.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::plan::{address, node_state};
-use super::simulator::{cluster, genesis, id, launch, request, resources, run, shapes};
+use super::simulator::{
+    cluster, genesis, id, launch, request, request_with, resources, run, shapes,
+};
 use crate::apply::observation::observe;
 use crate::apply::ports::{
     CallEffect, Clock, Cloud, CloudInventory, Cluster, ClusterObjects, CordonOutcome, EvictOutcome,
@@ -28,7 +31,7 @@ fn running(world: &World, key: &str) -> InstanceId {
     let mut request = request(&format!("earlier-{key}"));
     request.tags.insert(tag::KEY.into(), key.into());
     request.tags.insert(tag::CHANGE.into(), format!("earlier-{key}"));
-    request.labels.insert(KEY_LABEL.into(), key.into());
+    request.offerings[0].labels.insert(KEY_LABEL.into(), key.into());
     launch(world, &request)
 }
 
@@ -51,7 +54,8 @@ pub(crate) fn fleet() -> World {
 pub(crate) fn closed_fleet() -> World {
     let world = World::in_memory(&genesis(), shapes());
     let labels = [label(KEY_LABEL, "0")].into();
-    let request = LaunchRequest { labels, taints: vec![Taint::opening()], ..request("closed") };
+    let mut request = request_with("closed", |offering| offering.labels = labels);
+    request.taints = vec![Taint::opening()];
     launch(&world, &request);
     world.settle(SignedDuration::from_mins(5)).expect("kept in memory");
     world
@@ -252,12 +256,16 @@ pub(crate) struct FaultyPorts<'w> {
     pub(crate) edit_objects: Cell<ReadEdit<ClusterObjects>>,
     /// Number of reads of all Kubernetes objects.
     pub(crate) reads: Cell<usize>,
+    /// True if launches do not name the offering that was chosen.
+    pub(crate) hides_offerings: bool,
     /// True if the deletion of a pod is refused.
     pub(crate) refuses_deletions: bool,
     /// True if an eviction takes a moment, in which other calls may begin.
     pub(crate) evicts_slowly: bool,
     /// Current and maximum number of evictions in progress.
     pub(crate) evictions: Cell<(usize, usize)>,
+    /// Nominated pods, each with its node.
+    pub(crate) nominated: RefCell<Vec<(Arc<str>, NodeName)>>,
     /// Callback before a node is cordoned or uncordoned.
     pub(crate) before_cordon: Option<&'w dyn Fn(&Node)>,
     /// Callback before a single node is read.
@@ -282,9 +290,11 @@ impl<'w> FaultyPorts<'w> {
             edit_found: Cell::new(|_| Ok(())),
             edit_objects: Cell::new(|_| Ok(())),
             reads: Cell::new(0),
+            hides_offerings: false,
             refuses_deletions: false,
             evicts_slowly: false,
             evictions: Cell::default(),
+            nominated: RefCell::default(),
             before_cordon: None,
             before_node_read: None,
         }
@@ -332,7 +342,11 @@ impl Cloud for FaultyPorts<'_> {
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
-        self.write(self.world.launch(request)).await
+        let mut outcome = self.write(self.world.launch(request)).await?;
+        if let LaunchOutcome::Launched(launched) = &mut outcome {
+            launched.offering = launched.offering.filter(|_| !self.hides_offerings);
+        }
+        Ok(outcome)
     }
 
     async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
@@ -368,19 +382,27 @@ impl Cluster for FaultyPorts<'_> {
         self.world.node(name).await
     }
 
-    async fn cordon(
-        &self,
-        node: &Node,
-        mark: Option<CordonMark>,
-    ) -> Result<CordonOutcome, PortError> {
+    async fn cordon(&self, node: &Node, mark: CordonMark) -> Result<CordonOutcome, PortError> {
         if let Some(callback) = self.before_cordon {
             callback(node);
         }
         self.write(self.world.cordon(node, mark)).await
     }
 
+    async fn uncordon(&self, node: &Node) -> Result<CordonOutcome, PortError> {
+        if let Some(callback) = self.before_cordon {
+            callback(node);
+        }
+        self.write(self.world.uncordon(node)).await
+    }
+
     async fn open(&self, node: &Node) -> Result<(), PortError> {
         self.write(self.world.open(node)).await
+    }
+
+    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        self.nominated.borrow_mut().push((Arc::clone(&pod.name), node.clone()));
+        self.write(self.world.nominate(pod, node)).await
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {

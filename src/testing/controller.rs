@@ -158,10 +158,10 @@ impl ControllerHarness {
         self.0 = Some(state);
         let summary = |effect: &Effect| match effect {
             Effect::CordonWithoutLease { node } => {
-                Some(format!("shields {} {}", node.name, node.uid))
+                Some(format!("cordons without lease {} {}", node.name, node.uid))
             }
-            Effect::Cordon { node, mark: None, .. } => Some(format!("uncordons {}", node.name)),
-            Effect::Cordon { node, mark: Some(_), .. } => Some(format!("cordons {}", node.name)),
+            Effect::Uncordon { node, .. } => Some(format!("uncordons {}", node.name)),
+            Effect::Cordon { node, .. } => Some(format!("cordons {}", node.name)),
             Effect::Acknowledge { receipt } => Some(format!("takes off {receipt}")),
             Effect::Evict { instance, .. } => Some(format!("drains {instance}")),
             Effect::Terminate { instance, .. } => Some(format!("ends {instance}")),

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use jiff::{SignedDuration, Timestamp};
 
 use super::pods::{selector, template_requesting};
-use crate::apply::ports::{Cloud, LaunchOutcome, LaunchRequest};
+use crate::apply::ports::{Cloud, LaunchOffering, LaunchOutcome, LaunchRequest};
 use crate::demand::{ShapeContext, pod_shape};
 use crate::model::desired::{Desired, DisruptionBudget};
 use crate::model::ids::{InstanceId, WorkloadId, WorkloadKind};
@@ -70,8 +70,13 @@ pub(crate) fn resources(cpu_milli: i64, gib: i64, pods: i64) -> Resources {
 pub(crate) fn request(token: &str) -> LaunchRequest {
     LaunchRequest {
         token: token.into(),
-        instance_type: "m5.large".into(),
-        zone: "eu-west-1a".into(),
+        offerings: vec![LaunchOffering {
+            instance_type: "m5.large".into(),
+            zone: "eu-west-1a".into(),
+            labels: [label(key::ZONE, "eu-west-1a"), label("team", "web")].into(),
+            capacity: resources(2000, 8, 29),
+            allocatable: resources(2000, 8, 29),
+        }],
         capacity_type: CapacityType::OnDemand,
         reservation: None,
         image: "al2023@latest".into(),
@@ -80,13 +85,16 @@ pub(crate) fn request(token: &str) -> LaunchRequest {
             (tag::POOL.to_owned(), "web".to_owned()),
         ]
         .into(),
-        labels: [label(key::ZONE, "eu-west-1a"), label("team", "web")].into(),
         taints: Vec::new(),
         startup_taints: Vec::new(),
-        capacity: resources(2000, 8, 29),
-        allocatable: resources(2000, 8, 29),
-        alternatives: Vec::new(),
     }
+}
+
+/// Returns the same request with an edited offering.
+pub(crate) fn request_with(token: &str, edit: impl FnOnce(&mut LaunchOffering)) -> LaunchRequest {
+    let mut request = request(token);
+    edit(&mut request.offerings[0]);
+    request
 }
 
 pub(crate) fn launch(world: &World, request: &LaunchRequest) -> InstanceId {

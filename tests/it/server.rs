@@ -91,7 +91,7 @@ fn metrics_show_known_values_only() {
         ("fleetwright_plan_blocked{reason=\"removal-budget\"}", "8"),
         ("fleetwright_apply_changes_in_progress", "4"),
         ("fleetwright_apply_in_progress_seconds", "120.000"),
-        ("fleetwright_instances_terminating{reason=\"spot-interruption\",phase=\"draining\"}", "1"),
+        ("fleetwright_instances_interrupted{reason=\"spot-interruption\",phase=\"draining\"}", "1"),
         ("fleetwright_reads_total{source=\"repository\",result=\"done\"}", "340"),
         ("fleetwright_terminations_total{reason=\"spot\"}", "2"),
         ("fleetwright_interruption_messages_total{kind=\"spot-interruption\"}", "2"),

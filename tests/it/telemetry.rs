@@ -90,10 +90,14 @@ fn collector_receives_linked_controller_spans() {
         |event: &str| lines.iter().filter(|line| line["event"] == event).collect::<Vec<_>>();
     assert!(lines.iter().all(|line| line["time"].is_string() && line["level"].is_string()));
     assert!(
-        events("plan")
+        events("plan_changed")
             .iter()
             .any(|line| line["plan"].as_str().is_some_and(|p| p.starts_with("sha256:")))
     );
+    let messages: std::collections::BTreeSet<_> =
+        events("plan_changed").iter().map(|line| line["message"].to_string()).collect();
+    assert_eq!(messages.len(), 1, "the message is constant: {messages:?}");
+    assert!(events("revision_served").iter().all(|line| line["errors"] == "0"), "{}", result.err);
     assert!(!events("applied").is_empty() && !events("change").is_empty(), "{}", result.err);
     assert!(
         events("change")

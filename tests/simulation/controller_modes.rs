@@ -95,7 +95,7 @@ fn served_commit_unreadable(catalog: &Rc<Catalog>) -> ScenarioResult {
     run.check()?;
     let (_, status) = run.leader().ok_or("no replica leads")?;
     let repository = status.repository;
-    let read = repository.stands_in_for.is_none() && repository.waiting.is_some();
+    let read = repository.substitute_for.is_none() && repository.waiting.is_some();
     ensure(read, || format!("the served commit is not read: {repository:?}"))?;
     run.converge(minutes(90))
 }
@@ -109,7 +109,7 @@ fn forced_push_drops_served_commit(catalog: &Rc<Catalog>) -> ScenarioResult {
         let newest = run.shared.files.borrow().name.clone();
         run.leader().is_some_and(|(_, status)| {
             let repository = status.repository;
-            repository.commit == Some(newest.clone()) && repository.stands_in_for.is_none()
+            repository.commit == Some(newest.clone()) && repository.substitute_for.is_none()
         })
     });
     ensure(serves, || "the newest commit is not served".to_owned())?;

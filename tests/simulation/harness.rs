@@ -447,7 +447,7 @@ impl Simulation {
             }
         }
         let Some(status) = self.status() else { return Err("no replica runs".to_owned()) };
-        if !status.in_progress.is_empty() || !status.terminating.is_empty() {
+        if !status.in_progress.is_empty() || !status.interrupted.is_empty() {
             return Err("changes are in progress".to_owned());
         }
         let left = self.shared.queue.borrow().len();

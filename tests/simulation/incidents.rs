@@ -315,7 +315,7 @@ fn reclaimed_at_once(catalog: &Rc<Catalog>) -> ScenarioResult {
     run.shared.world.reclaim_instance(&interrupted);
     run.converge(minutes(10))?;
     let status = run.status().ok_or("no replica runs")?;
-    ensure(status.terminating.is_empty(), || "a terminated instance is still tracked".to_owned())
+    ensure(status.interrupted.is_empty(), || "a terminated instance is still tracked".to_owned())
 }
 
 fn stuck_node(catalog: &Rc<Catalog>) -> ScenarioResult {

@@ -21,7 +21,7 @@ pub(crate) use settings::is_applied;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fleetwright::apply::EarlierLaunch;
-use fleetwright::controller::{Effect, PersistedState, Status, TerminatingInstance};
+use fleetwright::controller::{Effect, InterruptionStatus, PersistedState, Status};
 use fleetwright::model::desired::{ControllerSettings, GuardSettings};
 use fleetwright::model::ids::{Address, ChangeId, InstanceId, NodeName, PlanId, WorkloadId};
 use fleetwright::model::observed::{Completeness, Instance, Node, Observed, tag};
@@ -53,7 +53,7 @@ pub(crate) struct InvariantChecks {
     /// Instances that each plan removes.
     drains: BTreeMap<PlanId, BTreeSet<InstanceId>>,
     /// Terminating instances by replica, from its last status.
-    terminating: BTreeMap<usize, BTreeMap<InstanceId, TerminatingInstance>>,
+    terminating: BTreeMap<usize, BTreeMap<InstanceId, InterruptionStatus>>,
     /// Workloads whose planned launches were blocked when the drain of an instance without a near
     /// deadline began, by replica.
     early_drains: BTreeMap<(usize, InstanceId), BTreeSet<WorkloadId>>,
@@ -207,7 +207,7 @@ impl InvariantChecks {
     pub(crate) fn step(&mut self, step: &ReplicaStep<'_>) {
         let terminating = step
             .status
-            .terminating
+            .interrupted
             .iter()
             .map(|terminating| (terminating.instance.clone(), terminating.clone()));
         let terminating: BTreeMap<_, _> = terminating.collect();
@@ -395,7 +395,7 @@ impl InvariantChecks {
                 && call.began < until.checked_sub(super::environment::LEASE_MARGIN).unwrap_or(until)
         });
         // During a CI apply, the controller cordons interrupted nodes and makes no other call.
-        let shields = if let CallKind::Cordon { node, on: true, .. } = kind {
+        let cordons_without_lease = if let CallKind::Cordon { node, on: true, .. } = kind {
             let asked = self.leaseless_cordons.contains(&(*replica, node.clone()));
             lease.is_some_and(|(by, _)| by == APPLY) || lease.is_none() && asked
         } else {
@@ -404,7 +404,8 @@ impl InvariantChecks {
         let hears =
             matches!(kind, CallKind::Ended(_) | CallKind::Launched(_) | CallKind::Pinned(..));
         self.check_observe_only_call(call);
-        if !holds && !shields && !hears && !matches!(kind, CallKind::Acknowledge(..)) {
+        if !holds && !cordons_without_lease && !hears && !matches!(kind, CallKind::Acknowledge(..))
+        {
             self.fail(*at, &format!("I12: replica {replica} writes without the lease"));
         }
         self.check_repeated_writes(*at, kind);

@@ -211,12 +211,12 @@ fn blocked_replacement(catalog: &Rc<Catalog>) -> ScenarioResult {
         ensure(before > 0 && left == before, || format!("{left} of {before} pods are left"))?;
         let status = run.status().ok_or("no replica runs")?;
         let is_reported = status
-            .terminating
+            .interrupted
             .first()
             .and_then(|terminating| terminating.replacement_blocked.as_ref());
         let is_reported =
             is_reported.is_some_and(|held| matches!(held.reason, BlockedReason::Suspended { .. }));
-        ensure(is_reported, || format!("no blocker is reported: {:?}", status.terminating))?;
+        ensure(is_reported, || format!("no blocker is reported: {:?}", status.interrupted))?;
         if start.is_some() {
             // The pods have the same eviction time as in an apply.
             let soon = run.wait_until(minutes(8), |run| api(run, &busy) == 0);

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use fleetwright::apply::observation::observe;
 use fleetwright::apply::{ApplySettings, ApplyStatus, Ports, Replan, Replanned, apply};
 use fleetwright::controller::{
-    AuthorizedRequest, BlockedReason, CiApply, PlanScope, RevisionPlanner as _, Status,
+    AuthorizedRequest, BlockedReason, CiApply, PlanScope, PodScope, RevisionPlanner as _, Status,
 };
 use fleetwright::model::observed::Observed;
 use fleetwright::plan::Plan;
@@ -203,7 +203,11 @@ impl std::fmt::Debug for CiReplanner<'_> {
 
 impl Replan for CiReplanner<'_> {
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
-        Box::pin(self.0.revalidate(Arc::new(plan.clone()), Arc::new(observed.clone()), false))
+        Box::pin(self.0.revalidate(
+            Arc::new(plan.clone()),
+            Arc::new(observed.clone()),
+            PodScope::Declared,
+        ))
     }
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn run_seed(seed: u64, catalog: &Rc<Catalog>) -> ScenarioOutcome {
     lines.insert(0, format!("settings: {seed_settings}"));
     lines.push(format!(
         "{:#?}",
-        run.status().map(|s| (s.terminating, s.quarantined, s.counters, s.plan.map(|p| p.blocked)))
+        run.status().map(|s| (s.interrupted, s.quarantined, s.counters, s.plan.map(|p| p.blocked)))
     ));
     let (launches, removals) = (run.checks.borrow().launches(), run.checks.borrow().removals());
     let minutes = run.now().duration_since(begin).as_mins();

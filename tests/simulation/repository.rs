@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fleetwright::catalog::Catalog;
-use fleetwright::controller::{PlanScope, Revision, RevisionPlanner};
+use fleetwright::controller::{PlanScope, PodScope, Revision, RevisionPlanner};
 use fleetwright::demand::{DemandMode, ShapeContext, pod_shape};
 use fleetwright::manifest::{self, read_fleet};
 use fleetwright::model::desired::{ApprovalRule, Desired, Fleet, Scale, Tree, TreeFile};
@@ -375,9 +375,10 @@ impl RevisionPlanner for SimulatedPlanner {
         &self,
         plan: Arc<Plan>,
         world: Arc<Observed>,
-        running: bool,
+        pods: PodScope,
     ) -> RevalidatedPlan {
         self.wait_for_planning().await;
+        let running = pods == PodScope::RunningOnly;
         let scope = Scope { running, ..Scope::default() };
         let pinned = planner::revalidate(&self.inputs(&world, scope), &plan);
         let dropped = pinned.dropped.keys().cloned().collect();

@@ -27,7 +27,9 @@ use super::launch_template::TemplateContent;
 use super::launch_template_gc::NO_SUCH_TEMPLATE;
 use super::rate_limiter::ApiBucket;
 use super::user_data::BootstrapConfig;
-use crate::apply::ports::{CallEffect, LaunchOutcome, LaunchRequest, LaunchedInstance, PortError};
+use crate::apply::ports::{
+    CallEffect, LaunchOffering, LaunchOutcome, LaunchRequest, LaunchedInstance, PortError,
+};
 use crate::model::desired::{NodeClass, UserData};
 use crate::model::ids::InstanceTypeName;
 use crate::model::observed::{Hardware, KEY_LABEL, tag};
@@ -54,8 +56,10 @@ impl Aws {
             .ok_or_else(|| AwsError::Missing(format!("pool {pool} no longer has a node class")))?;
         let overrides = self.fleet_overrides(context, class, request).await?;
         if overrides.is_empty() {
-            let (class, zone) = (&class.name, &request.zone);
-            let reason = format!("node class {class} has no subnet in {zone}");
+            let zones: BTreeSet<&str> =
+                request.offerings.iter().map(|of| of.zone.as_str()).collect();
+            let zones = zones.into_iter().collect::<Vec<_>>().join(", ");
+            let reason = format!("node class {} has no subnet in {zones}", class.name);
             return Ok(LaunchOutcome::InsufficientCapacity { reason });
         }
         let end = self
@@ -89,17 +93,17 @@ impl Aws {
         // Concurrent launches with the same inputs wait here and then find the cached lookups.
         let _guard = context.lookup_lock.lock().await;
         let mut overrides = Vec::new();
-        for (offering, alone) in request.offerings().enumerate() {
-            let subnet = subnets.get(&alone.zone).and_then(|subnets| subnets.first());
+        for (index, offering) in request.offerings.iter().enumerate() {
+            let subnet = subnets.get(&offering.zone).and_then(|subnets| subnets.first());
             let Some(subnet) = subnet else { continue };
-            let content = match self.template_content(context, class, &alone).await {
-                Err(AwsError::Missing(_)) if offering > 0 => continue,
+            let content = match self.template_content(context, class, request, offering).await {
+                Err(AwsError::Missing(_)) if index > 0 => continue,
                 content => content.map_err(before_launch_error)?,
             };
             let template =
                 self.ensure_template(context, &content).await.map_err(before_launch_error)?;
-            let (instance_type, subnet) = (alone.instance_type, subnet.id.clone());
-            overrides.push(FleetOverride { offering, template, instance_type, subnet });
+            let (instance_type, subnet) = (offering.instance_type.clone(), subnet.id.clone());
+            overrides.push(FleetOverride { offering: index, template, instance_type, subnet });
         }
         Ok(overrides)
     }
@@ -188,21 +192,22 @@ impl Aws {
         }
     }
 
-    /// Looks up the content of the launch template for a request.
+    /// Looks up the content of the launch template for an offering of a request.
     async fn template_content<'c>(
         &self,
         context: &LaunchContext,
         class: &'c NodeClass,
         request: &LaunchRequest,
+        offering: &LaunchOffering,
     ) -> Result<TemplateContent<'c>, AwsError> {
-        let hardware = Hardware::from_labels(&request.labels);
+        let hardware = Hardware::from_labels(&offering.labels);
         let image = self.launch_image(context, class, hardware).await?;
         let groups = self.launch_security_groups(context, class).await?;
         let profile = self.ensure_instance_profile(context, class).await?;
         let taints = [&request.taints[..], &request.startup_taints[..]].concat();
         // The label is constant, and the tag of the instance holds the key. Otherwise every node
         // would need its own launch template, and EC2 limits their creation.
-        let mut labels = request.labels.clone();
+        let mut labels = offering.labels.clone();
         labels.entry(KEY_LABEL.into()).and_modify(|key| *key = "tagged".into());
         let config = BootstrapConfig {
             endpoint: &context.endpoint,
@@ -289,13 +294,9 @@ fn launch_outcome(
     let unavailable: BTreeSet<usize> = unavailable.collect();
     for found in answer.instances.unwrap_or_default() {
         let chosen = named_override(overrides, found.launch_template_and_overrides());
-        let same_type = |of: &&FleetOverride| {
-            found.instance_type().is_some_and(|kind| kind.as_str() == of.instance_type.as_str())
-        };
-        let chosen = chosen.or_else(|| overrides.iter().find(same_type));
-        let offering = chosen.map_or(0, |of| of.offering);
+        let offering = chosen.map(|of| of.offering);
         if let Some(id) = found.instance_ids.unwrap_or_default().into_iter().next() {
-            let unavailable = unavailable.iter().copied().filter(|index| *index != offering);
+            let unavailable = unavailable.iter().copied().filter(|index| Some(*index) != offering);
             let unavailable = unavailable.collect();
             let id = id.into();
             return Ok(LaunchOutcome::Launched(LaunchedInstance { id, offering, unavailable }));
@@ -390,8 +391,31 @@ mod tests {
             .errors(error("InsufficientInstanceCapacity", &overrides[1]))
             .errors(error("UnsupportedOperation", &overrides[0]));
         let found = launch_outcome(answer.build(), &overrides).expect("launched");
-        let expected = LaunchedInstance { id: "i-1".into(), offering: 3, unavailable: vec![1] };
+        let expected =
+            LaunchedInstance { id: "i-1".into(), offering: Some(3), unavailable: vec![1] };
         assert_eq!(found, LaunchOutcome::Launched(expected));
+    }
+
+    #[test]
+    fn offering_that_the_response_does_not_name_is_unknown() {
+        let overrides = overrides();
+        let other = FleetOverride {
+            offering: 0,
+            template: "template-0".to_owned(),
+            instance_type: "m5.large".into(),
+            subnet: "subnet-z".to_owned(),
+        };
+        for named in [None, Some(named(&other))] {
+            let instance = CreateFleetInstance::builder()
+                .instance_ids("i-1")
+                .instance_type(InstanceType::M5Large)
+                .set_launch_template_and_overrides(named);
+            let answer = CreateFleetOutput::builder().instances(instance.build());
+            let found = launch_outcome(answer.build(), &overrides).expect("launched");
+            let expected =
+                LaunchedInstance { id: "i-1".into(), offering: None, unavailable: vec![] };
+            assert_eq!(found, LaunchOutcome::Launched(expected));
+        }
     }
 
     #[test]

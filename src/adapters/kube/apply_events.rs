@@ -22,14 +22,14 @@ pub const EVENTS_FLUSH_MAX: Duration = Duration::from_secs(5);
 pub struct ApplyEvents<'p> {
     plan_id: &'p str,
     kubernetes: &'p Kubernetes,
-    sold_out: RefCell<Vec<Exclusion>>,
+    unavailable: RefCell<Vec<Exclusion>>,
 }
 
 impl<'p> ApplyEvents<'p> {
     /// Returns an empty output.
     #[must_use]
     pub fn new(plan_id: &'p str, kubernetes: &'p Kubernetes) -> Self {
-        Self { plan_id, kubernetes, sold_out: RefCell::default() }
+        Self { plan_id, kubernetes, unavailable: RefCell::default() }
     }
 
     /// Writes an event for each step that concerns a node. A failed write is dropped.
@@ -43,9 +43,9 @@ impl<'p> ApplyEvents<'p> {
     }
 
     /// Records an unavailable offering.
-    pub fn remember_sold_out(&self, event: &Event) {
-        if let Step::NoCapacity { instance_type, zone, capacity_type } = &event.step {
-            self.sold_out.borrow_mut().push(Exclusion {
+    pub fn remember_unavailable(&self, event: &Event) {
+        if let Step::InsufficientCapacity { instance_type, zone, capacity_type } = &event.step {
+            self.unavailable.borrow_mut().push(Exclusion {
                 instance_type: Some(instance_type.clone()),
                 zone: Some(zone.clone()),
                 capacity_type: Some(*capacity_type),
@@ -56,8 +56,8 @@ impl<'p> ApplyEvents<'p> {
 
     /// Returns the unavailable offerings without duplicates.
     #[must_use]
-    pub fn sold_out(&self) -> BTreeSet<Exclusion> {
-        let all = self.sold_out.borrow();
+    pub fn unavailable_offerings(&self) -> BTreeSet<Exclusion> {
+        let all = self.unavailable.borrow();
         all.iter().map(|one| Exclusion { until: Timestamp::UNIX_EPOCH, ..one.clone() }).collect()
     }
 
@@ -87,7 +87,7 @@ impl<'p> ApplyEvents<'p> {
             Step::Checked { .. }
             | Step::Wave { .. }
             | Step::Launched { .. }
-            | Step::NoCapacity { .. }
+            | Step::InsufficientCapacity { .. }
             | Step::Raised { .. }
             | Step::Joined { .. }
             | Step::Found { .. }

@@ -31,7 +31,10 @@ const fn resource(
 }
 
 pub(super) const PODS: ApiResource = resource("v1", "Pod", "/api/v1/pods");
-const NODES: ApiResource = resource("v1", "Node", "/api/v1/nodes");
+pub(super) const REPLICA_SETS: ApiResource =
+    resource("apps/v1", "ReplicaSet", "/apis/apps/v1/replicasets");
+pub(super) const JOBS: ApiResource = resource("batch/v1", "Job", "/apis/batch/v1/jobs");
+pub(super) const NODES: ApiResource = resource("v1", "Node", "/api/v1/nodes");
 const STORAGE_CLASSES: ApiResource =
     resource("storage.k8s.io/v1", "StorageClass", "/apis/storage.k8s.io/v1/storageclasses");
 const VOLUMES: ApiResource = resource("v1", "PersistentVolume", "/api/v1/persistentvolumes");
@@ -60,8 +63,8 @@ const EXPANDER_PRIORITIES: ApiResource =
 /// All resource types in list order.
 pub(super) const RESOURCES: [ApiResource; 17] = [
     PODS,
-    resource("apps/v1", "ReplicaSet", "/apis/apps/v1/replicasets"),
-    resource("batch/v1", "Job", "/apis/batch/v1/jobs"),
+    REPLICA_SETS,
+    JOBS,
     resource("apps/v1", "Deployment", "/apis/apps/v1/deployments"),
     resource("apps/v1", "StatefulSet", "/apis/apps/v1/statefulsets"),
     resource("apps/v1", "DaemonSet", "/apis/apps/v1/daemonsets"),
@@ -105,11 +108,12 @@ impl Kubernetes {
         let mut interner = Interner::default();
         let mut share = |cached: &mut CachedObject| interner.intern(cached);
         let mut pods = self.list_objects(PODS, &mut share).await?.0;
-        let mut other_caches = Vec::new();
-        for resource in RESOURCES.into_iter().skip(1) {
-            other_caches.push(self.list_objects(resource, &mut share).await?.0);
+        let mut others = Vec::new();
+        for resource in RESOURCES.into_iter().filter(|resource| resource.path != PODS.path) {
+            others.push((resource.path, self.list_objects(resource, &mut share).await?.0));
         }
-        Ok(assemble(&mut pods, &other_caches))
+        let others = others.iter().map(|(path, cache)| (*path, cache)).collect();
+        Ok(assemble(&mut pods, &others))
     }
 
     /// Reads a node and then its pods. On a cordoned node, no later pod is missed.
@@ -182,21 +186,21 @@ impl Kubernetes {
     }
 }
 
-/// Combines the cached pods and the other [`RESOURCES`] in their order.
-pub(super) fn assemble<'s>(
+/// Combines the cached pods and the caches of other [`RESOURCES`], by path.
+pub(super) fn assemble(
     pods: &mut ObjectCache,
-    other_caches: impl IntoIterator<Item = &'s ObjectCache>,
+    others: &BTreeMap<&str, &ObjectCache>,
 ) -> ClusterObjects {
     let mut read = ClusterAssembly::default();
     read.objects.scaling.expander_priorities = Some(BTreeMap::new());
     let mut storage: Vec<&Json> = Vec::new();
-    for (resource, cache) in RESOURCES.iter().skip(1).zip(other_caches) {
-        for (key, cached) in cache {
+    for resource in RESOURCES {
+        for (key, cached) in others.get(resource.path).copied().into_iter().flatten() {
             match &cached.unread {
                 Some(unread) if matches!(cached.content, ObjectContent::Node(_)) => {
                     read.add_unread_node(key, unread);
                 }
-                Some(unread) => read.add_unread(*resource, key, &unread.summary()),
+                Some(unread) => read.add_unread(resource, key, &unread.summary()),
                 None => {}
             }
             match &cached.content {
@@ -467,8 +471,6 @@ mod tests {
             ("apps/v1", "StatefulSet", "db", Some((WorkloadKind::StatefulSet, "db"))),
             ("v1", "Node", "ip-10-0-0-1", None),
         ];
-        let mut other_caches: Vec<ObjectCache> =
-            RESOURCES.iter().skip(1).map(|_| ObjectCache::new()).collect();
         let pod = |(n, case): (usize, &(&str, &str, &str, _))| {
             owned(&format!("pod-{n}"), case.0, case.1, case.2)
         };
@@ -477,10 +479,10 @@ mod tests {
             owned("api-7f", "apps/v1", "Deployment", "api"),
             owned("canary-1", "argoproj.io/v1", "Rollout", "c"),
         ];
-        other_caches[0] = cached_objects(RESOURCES[1], sets);
-        other_caches[1] =
-            cached_objects(RESOURCES[2], vec![owned("sync-1", "batch/v1", "CronJob", "sync")]);
-        let objects = assemble(&mut pods, &other_caches);
+        let sets = cached_objects(REPLICA_SETS, sets);
+        let jobs = cached_objects(JOBS, vec![owned("sync-1", "batch/v1", "CronJob", "sync")]);
+        let others = [(REPLICA_SETS.path, &sets), (JOBS.path, &jobs)].into();
+        let objects = assemble(&mut pods, &others);
         assert_eq!(objects.pods.len(), cases.len(), "{:?}", objects.unread);
         for (pod, (_, kind, owner, expected)) in objects.pods.iter().zip(cases) {
             let found = pod.owner.as_ref().map(|id| (id.kind, id.name.to_string()));
@@ -502,9 +504,11 @@ mod tests {
         let mut pods = read(owned("a", "apps/v1", "ReplicaSet", "api-7f"), &mut interner);
         pods.append(&mut read(owned("b", "apps/v1", "ReplicaSet", "api-7f"), &mut interner));
         let sets = |owner| {
-            cached_objects(RESOURCES[1], vec![owned("api-7f", "apps/v1", "Deployment", owner)])
+            cached_objects(REPLICA_SETS, vec![owned("api-7f", "apps/v1", "Deployment", owner)])
         };
-        let cached = |pods: &mut ObjectCache, owner| assemble(pods, &[sets(owner)]).pods;
+        let cached = |pods: &mut ObjectCache, owner| {
+            assemble(pods, &[(REPLICA_SETS.path, &sets(owner))].into()).pods
+        };
         let (first, again) = (cached(&mut pods, "api"), cached(&mut pods, "api"));
         assert!(first.iter().zip(&again).all(|(a, b)| Arc::ptr_eq(a, b)));
         let text = |pod: &Arc<Pod>| pod.namespace.as_str().as_ptr();
@@ -551,12 +555,7 @@ mod tests {
             HORIZONTAL,
             vec![json!({ "metadata": { "name": "api", "namespace": "web" }, "spec": 7 })],
         );
-        let none = ObjectCache::new();
-        let others = RESOURCES
-            .iter()
-            .skip(1)
-            .map(|resource| if resource.path == HORIZONTAL.path { &horizontal } else { &none });
-        let objects = assemble(&mut pods, others);
+        let objects = assemble(&mut pods, &[(HORIZONTAL.path, &horizontal)].into());
         assert_eq!(objects.unread, [""; 0], "the list is complete");
         let found: Vec<(&str, Vec<&str>, bool)> = objects
             .unread_objects

@@ -1,4 +1,4 @@
-//! The lock of an apply: a Lease, and the time for which the holder can rely on it.
+//! The lease of an apply, and the time for which the holder can rely on it.
 //!
 //! A lease alone does not exclude others: a paused holder may believe that it still holds the
 //! lease. The holder therefore measures monotonic time since the *start* of its last renewal, and
@@ -26,8 +26,8 @@ use tokio::time::Instant;
 use super::client::Kubernetes;
 use super::node_writes::FIELD_MANAGER;
 use super::port_error;
-use super::unavailable_offerings::{ANNOTATION, UnavailableOfferings};
 use crate::apply::ports::PortError;
+use crate::model::unavailable_offerings::UnavailableOfferings;
 
 /// Duration of a lease without renewal.
 const LEASE_DURATION: Duration = Duration::from_mins(1);
@@ -45,6 +45,10 @@ const HANDOVER_WAIT: Duration = Duration::from_secs(20);
 /// Annotation with the controller state.
 const CONTROLLER_STATE: &str = "fleetwright.dev/controller";
 
+/// Annotation with the offerings that have no capacity. See ADR 10. The record is a hint: a lost
+/// record costs one more attempt, and an unreadable record is empty.
+const UNAVAILABLE_OFFERINGS: &str = "fleetwright.dev/insufficient-capacity";
+
 /// Annotation with the requester of the lease.
 const REQUESTED_BY: &str = "fleetwright.dev/requested-by";
 
@@ -55,14 +59,14 @@ pub const LEASE_NAMESPACE: &str = "kube-system";
 pub const LEASE_NAME: &str = "fleetwright-apply";
 
 /// Poll interval while the lease is held elsewhere.
-pub const LOCK_POLL: Duration = Duration::from_secs(2);
+pub const LEASE_POLL: Duration = Duration::from_secs(2);
 
-/// Renewal interval.
-pub const RENEW_EVERY: Duration = Duration::from_secs(10);
+/// Renewal interval of an apply.
+pub const APPLY_RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A named lease and its potential holder.
 #[derive(Debug)]
-pub struct LeaseLock {
+pub struct LeaseClient {
     api: Api<ApiLease>,
     name: String,
     holder: String,
@@ -121,8 +125,9 @@ impl HeldLease {
 
     fn annotations(&self) -> BTreeMap<String, String> {
         let mut all = self.other_annotations.clone();
-        if self.unavailable_offerings != UnavailableOfferings::default() {
-            all.insert(ANNOTATION.to_owned(), self.unavailable_offerings.to_json());
+        if !self.unavailable_offerings.is_empty() {
+            let text = serde_json::to_string(&self.unavailable_offerings).unwrap_or_default();
+            all.insert(UNAVAILABLE_OFFERINGS.to_owned(), text);
         }
         all.extend(
             self.controller_state.iter().map(|text| (CONTROLLER_STATE.to_owned(), text.clone())),
@@ -155,7 +160,7 @@ pub enum LeaseError {
     Port(#[from] PortError),
 }
 
-impl LeaseLock {
+impl LeaseClient {
     /// Returns the lease `namespace/name` for `holder`. Holder names must be unique.
     #[must_use]
     pub fn new(kubernetes: &Kubernetes, namespace: &str, name: &str, holder: String) -> Self {
@@ -373,8 +378,8 @@ impl Kubernetes {
 fn from_api_lease(found: &ApiLease, renewed_at: Instant) -> HeldLease {
     let mut other_annotations = found.metadata.annotations.clone().unwrap_or_default();
     let unavailable_offerings = other_annotations
-        .remove(ANNOTATION)
-        .map(|text| UnavailableOfferings::from_json(&text))
+        .remove(UNAVAILABLE_OFFERINGS)
+        .and_then(|text| serde_json::from_str(&text).ok())
         .unwrap_or_default();
     HeldLease {
         epoch: found.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0),

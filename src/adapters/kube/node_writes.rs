@@ -40,18 +40,12 @@ impl Cluster for Kubernetes {
         self.read_node(name).await
     }
 
-    async fn cordon(
-        &self,
-        node: &Node,
-        mark: Option<CordonMark>,
-    ) -> Result<CordonOutcome, PortError> {
-        const VERB: &str = "cordon node";
-        match tokio::time::timeout(WRITE_TIMEOUT, self.cordon_if_unchanged(node, mark)).await {
-            Ok(Ok(Some(outcome))) => Ok(outcome),
-            Ok(Ok(None)) => Err(conflicting(VERB)),
-            Ok(Err(error)) => Err(port_error(VERB, &error)),
-            Err(_) => Err(unanswered(VERB)),
-        }
+    async fn cordon(&self, node: &Node, mark: CordonMark) -> Result<CordonOutcome, PortError> {
+        self.write_cordon("cordon node", node, Some(mark)).await
+    }
+
+    async fn uncordon(&self, node: &Node) -> Result<CordonOutcome, PortError> {
+        self.write_cordon("uncordon node", node, None).await
     }
 
     async fn open(&self, node: &Node) -> Result<(), PortError> {
@@ -60,6 +54,23 @@ impl Cluster for Kubernetes {
             Ok(Ok(true)) => Ok(()),
             Ok(Ok(false)) => Err(conflicting(VERB)),
             Ok(Err(error)) => Err(port_error(VERB, &error)),
+            Err(_) => Err(unanswered(VERB)),
+        }
+    }
+
+    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        const VERB: &str = "nominate pod";
+        let pods: Api<ApiPod> = Api::namespaced(self.writer.clone(), pod.namespace.as_str());
+        // The nomination is part of the pod status, not a binding. The UID in the patch is a precondition, as for nodes.
+        let patch = json!({
+            "metadata": { "uid": pod.uid }, "status": { "nominatedNodeName": node.as_str() },
+        });
+        let params =
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        let patch = Patch::Merge(&patch);
+        let patched = pods.patch_status(&pod.name, &params, &patch);
+        match tokio::time::timeout(WRITE_TIMEOUT, patched).await {
+            Ok(patched) => patched.map(|_| ()).map_err(|error| port_error(VERB, &error)),
             Err(_) => Err(unanswered(VERB)),
         }
     }
@@ -123,6 +134,21 @@ impl Cluster for Kubernetes {
 }
 
 impl Kubernetes {
+    /// Cordons a node with `mark`, or uncordons it if there is none.
+    async fn write_cordon(
+        &self,
+        verb: &str,
+        node: &Node,
+        mark: Option<CordonMark>,
+    ) -> Result<CordonOutcome, PortError> {
+        match tokio::time::timeout(WRITE_TIMEOUT, self.cordon_if_unchanged(node, mark)).await {
+            Ok(Ok(Some(outcome))) => Ok(outcome),
+            Ok(Ok(None)) => Err(conflicting(verb)),
+            Ok(Err(error)) => Err(port_error(verb, &error)),
+            Err(_) => Err(unanswered(verb)),
+        }
+    }
+
     /// Cordons or uncordons a node whose cordon state is as observed. Kubelets update their nodes
     /// often, most of all during boot. The precondition is therefore the state that was just read,
     /// not the observed resource version. Returns `None` if concurrent writes exhausted the
@@ -197,28 +223,6 @@ impl Kubernetes {
             }
         }
         Ok(false)
-    }
-
-    /// Sets the node that the scheduler tries first for a pending pod. This is part of the pod
-    /// status, not a binding.
-    ///
-    /// # Errors
-    /// Returns an error if it cannot be written. The scheduler then chooses freely.
-    pub async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
-        const VERB: &str = "nominate pod";
-        let pods: Api<ApiPod> = Api::namespaced(self.writer.clone(), pod.namespace.as_str());
-        // The UID in the patch is a precondition, as for nodes.
-        let patch = json!({
-            "metadata": { "uid": pod.uid }, "status": { "nominatedNodeName": node.as_str() },
-        });
-        let params =
-            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-        let patch = Patch::Merge(&patch);
-        let patched = pods.patch_status(&pod.name, &params, &patch);
-        match tokio::time::timeout(WRITE_TIMEOUT, patched).await {
-            Ok(patched) => patched.map(|_| ()).map_err(|error| port_error(VERB, &error)),
-            Err(_) => Err(unanswered(VERB)),
-        }
     }
 }
 

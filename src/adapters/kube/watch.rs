@@ -5,8 +5,9 @@
 //!
 //! Invariants: a resource type is served only after a complete consistent list and while its watch
 //! runs. If a watch breaks or is silent for a minute, everything is listed instead, so that a read
-//! error never looks like a smaller cluster. Writes of this process are awaited. Reads that decide
-//! about a termination bypass the cache ([`Cluster::node`]).
+//! error never looks like a smaller cluster. Cordons, uncordons and deletions of nodes by this process
+//! are awaited; its other writes are not. Reads that decide about a termination bypass the cache
+//! ([`Cluster::node`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,9 @@ use tokio::time::Instant;
 
 use super::cached_object::{CachedObject, CachedPod, Interner, ObjectContent};
 use super::client::Kubernetes;
-use super::cluster_objects::{ObjectCache, RESOURCES, assemble, is_optional, object_key};
+use super::cluster_objects::{
+    JOBS, NODES, ObjectCache, PODS, REPLICA_SETS, RESOURCES, assemble, is_optional, object_key,
+};
 use super::list::ApiResource;
 use super::port_error;
 use crate::apply::ports::{
@@ -55,10 +58,6 @@ const LAG_MAX: Duration = Duration::from_secs(1);
 /// Poll interval while waiting for lagging caches.
 const LAG_POLL: Duration = Duration::from_millis(10);
 
-/// Kinds that own pods and may themselves be owned, in the order of their resource types after
-/// pods.
-const INTERMEDIATE_OWNERS: [WorkloadKind; 2] = [WorkloadKind::ReplicaSet, WorkloadKind::Job];
-
 /// A change that the controller reacts to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClusterChange {
@@ -84,15 +83,27 @@ struct WatchState {
 
 #[derive(Debug, Default)]
 struct WatchCache {
-    caches: Vec<ObjectCache>,
-    /// True for each resource type whose watch runs.
-    is_live: Vec<bool>,
+    pods: ResourceCache,
+    /// Owners of pods that may themselves be owned.
+    replica_sets: ResourceCache,
+    jobs: ResourceCache,
+    nodes: ResourceCache,
+    /// All other resource types, by path.
+    others: BTreeMap<&'static str, ResourceCache>,
     interner: Interner,
     /// Writes of this process, and detected concurrent writes, that the watch has not shown yet:
     /// node UID, write, and time.
     pending_writes: BTreeMap<NodeName, (Uid, PendingWrite, Instant)>,
     /// Owners that pods name and that are still missing after a while.
     known_missing: BTreeSet<WorkloadId>,
+}
+
+/// The cached objects of a resource type.
+#[derive(Debug, Default)]
+struct ResourceCache {
+    objects: ObjectCache,
+    /// True while the watch runs and the objects are current.
+    is_live: bool,
 }
 
 /// A write to a node.
@@ -110,19 +121,10 @@ impl WatchedCluster {
     /// Starts the watches. Sends changes to `changes`, and drops them while it is full.
     #[must_use]
     pub fn start(kubernetes: Kubernetes, changes: mpsc::Sender<ClusterChange>) -> Self {
-        let cache = WatchCache {
-            caches: RESOURCES.iter().map(|_| ObjectCache::new()).collect(),
-            is_live: vec![false; RESOURCES.len()],
-            ..WatchCache::default()
-        };
-        let state = Arc::new(WatchState { cache: Mutex::new(cache), changes });
+        let state = Arc::new(WatchState { cache: Mutex::default(), changes });
         let mut tasks = JoinSet::new();
-        for (n, resource) in RESOURCES.into_iter().enumerate() {
-            tasks.spawn(run_watch(
-                kubernetes.clone(),
-                Arc::clone(&state),
-                WatchedResource { n, resource },
-            ));
+        for resource in RESOURCES {
+            tasks.spawn(run_watch(kubernetes.clone(), Arc::clone(&state), resource));
         }
         Self { kubernetes, state, _tasks: tasks }
     }
@@ -133,7 +135,7 @@ impl WatchedCluster {
         loop {
             {
                 let mut cache_state = self.state.lock();
-                if !cache_state.is_live.iter().all(|live| *live) {
+                if !cache_state.is_live() {
                     return None;
                 }
                 cache_state.drop_observed_writes();
@@ -154,6 +156,14 @@ impl WatchedCluster {
         }
     }
 
+    fn record_cordon(&self, node: &Node, outcome: CordonOutcome, mark: Option<CordonMark>) {
+        let written = match outcome {
+            CordonOutcome::Written => PendingWrite::Cordoned(mark),
+            CordonOutcome::Outdated => PendingWrite::Concurrent(node.cordon_state()),
+        };
+        self.record_write(&node.name, &node.uid, written);
+    }
+
     fn record_write(&self, node: &NodeName, uid: &Uid, written: PendingWrite) {
         let entry = (uid.clone(), written, Instant::now());
         self.state.lock().pending_writes.insert(node.clone(), entry);
@@ -172,22 +182,24 @@ impl Cluster for WatchedCluster {
         self.kubernetes.node(name).await
     }
 
-    async fn cordon(
-        &self,
-        node: &Node,
-        mark: Option<CordonMark>,
-    ) -> Result<CordonOutcome, PortError> {
+    async fn cordon(&self, node: &Node, mark: CordonMark) -> Result<CordonOutcome, PortError> {
         let outcome = self.kubernetes.cordon(node, mark).await?;
-        let written = match outcome {
-            CordonOutcome::Written => PendingWrite::Cordoned(mark),
-            CordonOutcome::Outdated => PendingWrite::Concurrent(node.cordon_state()),
-        };
-        self.record_write(&node.name, &node.uid, written);
+        self.record_cordon(node, outcome, Some(mark));
+        Ok(outcome)
+    }
+
+    async fn uncordon(&self, node: &Node) -> Result<CordonOutcome, PortError> {
+        let outcome = self.kubernetes.uncordon(node).await?;
+        self.record_cordon(node, outcome, None);
         Ok(outcome)
     }
 
     async fn open(&self, node: &Node) -> Result<(), PortError> {
         self.kubernetes.open(node).await
+    }
+
+    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        self.kubernetes.nominate(pod, node).await
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
@@ -219,9 +231,23 @@ impl WatchState {
 }
 
 impl WatchCache {
+    fn cache_mut(&mut self, resource: ApiResource) -> &mut ResourceCache {
+        match resource.path {
+            path if path == PODS.path => &mut self.pods,
+            path if path == REPLICA_SETS.path => &mut self.replica_sets,
+            path if path == JOBS.path => &mut self.jobs,
+            path if path == NODES.path => &mut self.nodes,
+            path => self.others.entry(path).or_default(),
+        }
+    }
+
+    /// Returns whether every resource type was listed and is watched.
+    fn is_live(&mut self) -> bool {
+        RESOURCES.into_iter().all(|resource| self.cache_mut(resource).is_live)
+    }
+
     fn node(&self, name: &NodeName) -> Option<&Node> {
-        let cache = self.caches.last()?;
-        match &cache.get(&format!("/{name}"))?.content {
+        match &self.nodes.objects.get(&format!("/{name}"))?.content {
             ObjectContent::Node(node) => Some(node),
             ObjectContent::Pod(_)
             | ObjectContent::OwnerLink(_)
@@ -252,8 +278,7 @@ impl WatchCache {
     }
 
     fn pods(&self) -> impl Iterator<Item = &CachedPod> {
-        let cached = self.caches.first().into_iter().flat_map(ObjectCache::values);
-        cached.filter_map(|cached| match &cached.content {
+        self.pods.objects.values().filter_map(|cached| match &cached.content {
             ObjectContent::Pod(pod) => Some(pod),
             ObjectContent::OwnerLink(_)
             | ObjectContent::Workload(..)
@@ -265,10 +290,6 @@ impl WatchCache {
 
     /// Returns owners of pods that are not cached: their watch lags, or they were deleted.
     fn missing_owners(&self) -> BTreeSet<WorkloadId> {
-        let cache_of = |kind: WorkloadKind| {
-            let key = INTERMEDIATE_OWNERS.iter().position(|owner| *owner == kind)?;
-            self.caches.get(key + 1)
-        };
         let mut missing = BTreeSet::new();
         let mut last: Option<&WorkloadId> = None;
         for owner in self.pods().filter_map(|pod| pod.owner.as_ref()) {
@@ -277,8 +298,14 @@ impl WatchCache {
                 continue;
             }
             last = Some(owner);
-            let Some(cache) = cache_of(owner.kind) else { continue };
-            if !cache.contains_key(&format!("{}/{}", owner.namespace, owner.name)) {
+            let cache = if owner.kind == WorkloadKind::ReplicaSet {
+                &self.replica_sets
+            } else if owner.kind == WorkloadKind::Job {
+                &self.jobs
+            } else {
+                continue;
+            };
+            if !cache.objects.contains_key(&format!("{}/{}", owner.namespace, owner.name)) {
                 missing.insert(owner.clone());
             }
         }
@@ -288,16 +315,24 @@ impl WatchCache {
     fn assemble_objects(&mut self) -> ClusterObjects {
         // Values of deleted objects are no longer used.
         self.interner.drop_unused();
-        match self.caches.split_first_mut() {
-            Some((pods, others)) => assemble(pods, &*others),
-            None => ClusterObjects::default(),
-        }
+        let Self { pods, replica_sets, jobs, nodes, others, .. } = self;
+        let others = others.iter().map(|(path, cache)| (*path, &cache.objects));
+        let mut caches: BTreeMap<&str, &ObjectCache> = others.collect();
+        caches.insert(REPLICA_SETS.path, &replica_sets.objects);
+        caches.insert(JOBS.path, &jobs.objects);
+        caches.insert(NODES.path, &nodes.objects);
+        assemble(&mut pods.objects, &caches)
     }
 
     /// Stores an object and returns the change, if any.
-    fn upsert(&mut self, n: usize, key: String, mut cached: CachedObject) -> Option<ClusterChange> {
+    fn upsert(
+        &mut self,
+        resource: ApiResource,
+        key: String,
+        mut cached: CachedObject,
+    ) -> Option<ClusterChange> {
         self.interner.intern(&mut cached);
-        let cache = self.caches.get_mut(n)?;
+        let cache = &mut self.cache_mut(resource).objects;
         let before = cache.get(&key).map(|cached| &cached.content);
         let change = match (&cached.content, before) {
             (ObjectContent::Pod(CachedPod { pod, .. }), before) if is_pending_pod(pod) => {
@@ -337,14 +372,6 @@ enum WatchEnd {
     NotServed,
 }
 
-/// A watched resource type.
-#[derive(Debug, Clone, Copy)]
-struct WatchedResource {
-    /// Index of its cache.
-    n: usize,
-    resource: ApiResource,
-}
-
 /// Delays of one watch. They grow with each use.
 struct WatchDelays {
     /// Wait after a failure.
@@ -354,15 +381,14 @@ struct WatchDelays {
 }
 
 /// Watches a resource type until the future is dropped.
-async fn run_watch(kubernetes: Kubernetes, state: Arc<WatchState>, watched: WatchedResource) {
-    let WatchedResource { n, resource } = watched;
+async fn run_watch(kubernetes: Kubernetes, state: Arc<WatchState>, resource: ApiResource) {
     let mut delays = WatchDelays { retry: RETRY_FIRST, pause: PAUSE_FIRST };
     loop {
-        match list_and_watch(&kubernetes, &state, watched, &mut delays).await {
+        match list_and_watch(&kubernetes, &state, resource, &mut delays).await {
             Ok(WatchEnd::Stale) => {}
             // The cache is stale until the resource type is listed again.
             Ok(WatchEnd::Expired) => {
-                state.set_live(n, false);
+                state.set_live(resource, false);
                 tokio::time::sleep(delays.retry).await;
                 delays.retry = (delays.retry * 2).min(RETRY_MAX);
             }
@@ -370,7 +396,7 @@ async fn run_watch(kubernetes: Kubernetes, state: Arc<WatchState>, watched: Watc
             Err(error) => {
                 let error = port_error(&format!("watch {}", resource.path), &error);
                 tracing::warn!(%error, "watch failed; listing everything until it recovers");
-                state.set_live(n, false);
+                state.set_live(resource, false);
                 tokio::time::sleep(delays.retry).await;
                 delays.retry = (delays.retry * 2).min(RETRY_MAX);
             }
@@ -379,10 +405,8 @@ async fn run_watch(kubernetes: Kubernetes, state: Arc<WatchState>, watched: Watc
 }
 
 impl WatchState {
-    fn set_live(&self, n: usize, is_live: bool) {
-        if let Some(live) = self.lock().is_live.get_mut(n) {
-            *live = is_live;
-        }
+    fn set_live(&self, resource: ApiResource, is_live: bool) {
+        self.lock().cache_mut(resource).is_live = is_live;
     }
 }
 
@@ -390,16 +414,13 @@ impl WatchState {
 async fn list_and_watch(
     kubernetes: &Kubernetes,
     state: &WatchState,
-    watched: WatchedResource,
+    resource: ApiResource,
     delays: &mut WatchDelays,
 ) -> Result<WatchEnd, Error> {
-    let WatchedResource { n, resource } = watched;
     let share = &mut |cached: &mut CachedObject| state.lock().interner.intern(cached);
     let (cache, version) = kubernetes.list_objects(resource, share).await?;
-    if let Some(place) = state.lock().caches.get_mut(n) {
-        *place = cache;
-    }
-    state.set_live(n, true);
+    state.lock().cache_mut(resource).objects = cache;
+    state.set_live(resource, true);
     let Some(mut version) = version else {
         debug_assert!(is_optional(resource));
         return Ok(WatchEnd::NotServed);
@@ -432,7 +453,7 @@ async fn list_and_watch(
             };
             let version_text = object.pointer("/metadata/resourceVersion").and_then(Json::as_str);
             version_text.unwrap_or_default().clone_into(&mut version);
-            state.apply_event(watched, object, is_deleted);
+            state.apply_event(resource, object, is_deleted);
         }
         if has_events || started.elapsed() >= HEALTHY_WATCH_MIN {
             delays.pause = PAUSE_FIRST;
@@ -442,7 +463,7 @@ async fn list_and_watch(
         paused += delays.pause;
         let is_behind = paused > LAG_MAX;
         if is_behind {
-            state.set_live(n, false);
+            state.set_live(resource, false);
         }
         tokio::time::sleep(delays.pause).await;
         delays.pause = (delays.pause * 2).min(PAUSE_MAX);
@@ -453,18 +474,17 @@ async fn list_and_watch(
 }
 
 impl WatchState {
-    fn apply_event(&self, watched: WatchedResource, mut object: Json, is_deleted: bool) {
-        let WatchedResource { n, resource } = watched;
+    fn apply_event(&self, resource: ApiResource, mut object: Json, is_deleted: bool) {
         let key = object_key(&object);
         let change = if is_deleted {
-            let removed = self.lock().caches.get_mut(n).and_then(|cache| cache.remove(&key));
+            let removed = self.lock().cache_mut(resource).objects.remove(&key);
             let is_node =
                 removed.is_some_and(|cached| matches!(cached.content, ObjectContent::Node(_)));
             is_node.then_some(ClusterChange::NodeChanged)
         } else {
             resource.set_type_meta(&mut object);
             let cached = CachedObject::from_json(resource, object);
-            self.lock().upsert(n, key, cached)
+            self.lock().upsert(resource, key, cached)
         };
         self.notify(change);
     }

@@ -16,7 +16,7 @@ fn failed(verb: &str) -> PortError {
 fn small_world() -> World {
     let world = world();
     let mut request = request("a");
-    request.labels.insert(KEY_LABEL.into(), "0".into());
+    request.offerings[0].labels.insert(KEY_LABEL.into(), "0".into());
     request.tags.insert(tag::KEY.into(), "0".into());
     launch(&world, &request);
     world
@@ -121,7 +121,7 @@ fn names(observed: &Observed) -> Vec<&str> {
 fn world_of_two_nodes() -> World {
     let world = small_world();
     let mut request = request("b");
-    request.labels.insert(KEY_LABEL.into(), "1".into());
+    request.offerings[0].labels.insert(KEY_LABEL.into(), "1".into());
     request.tags.insert(tag::KEY.into(), "1".into());
     launch(&world, &request);
     world.settle(jiff::SignedDuration::from_mins(5)).expect("kept in memory");

@@ -18,10 +18,10 @@ use crate::model::units::Resources;
 pub struct LaunchRequest {
     /// Client token. EC2 launches at most one instance for a token.
     pub token: String,
-    /// Instance type.
-    pub instance_type: InstanceTypeName,
-    /// Availability zone.
-    pub zone: ZoneName,
+    /// Offerings of the same capacity type, the preferred offering first. EC2 chooses one of them. It
+    /// weighs price and capacity of Spot offerings, and takes the first available offering
+    /// otherwise.
+    pub offerings: Vec<LaunchOffering>,
     /// Capacity type.
     pub capacity_type: CapacityType,
     /// Capacity reservation that the instance must use.
@@ -31,50 +31,10 @@ pub struct LaunchRequest {
     pub image: String,
     /// Tags, set by the launch call itself.
     pub tags: BTreeMap<String, String>,
-    /// Labels at registration.
-    pub labels: Labels,
     /// Permanent taints at registration.
     pub taints: Vec<Taint>,
     /// Startup taints at registration, removed once the node is initialized.
     pub startup_taints: Vec<Taint>,
-    /// Expected capacity of the node. Simulated nodes report exactly this capacity.
-    pub capacity: Resources,
-    /// Expected allocatable resources of the node.
-    pub allocatable: Resources,
-    /// Further offerings of the same capacity type. EC2 chooses one offering of the request. It
-    /// weighs price and capacity of Spot offerings, and takes the first available offering
-    /// otherwise.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub alternatives: Vec<LaunchOffering>,
-}
-
-impl LaunchRequest {
-    /// Returns a request for each offering alone, the preferred offering first.
-    pub fn offerings(&self) -> impl Iterator<Item = Self> + '_ {
-        let alone = |offering: &LaunchOffering| {
-            let LaunchOffering { instance_type, zone, labels, capacity, allocatable } =
-                offering.clone();
-            let alternatives = Vec::new();
-            let tags = self.tags.clone();
-            Self {
-                instance_type,
-                zone,
-                labels,
-                capacity,
-                allocatable,
-                alternatives,
-                tags,
-                token: self.token.clone(),
-                capacity_type: self.capacity_type,
-                reservation: self.reservation.clone(),
-                image: self.image.clone(),
-                taints: self.taints.clone(),
-                startup_taints: self.startup_taints.clone(),
-            }
-        };
-        let preferred = Self { alternatives: Vec::new(), ..self.clone() };
-        std::iter::once(preferred).chain(self.alternatives.iter().map(alone))
-    }
 }
 
 /// An offering of a launch request, and the node that it provides.
@@ -86,7 +46,7 @@ pub struct LaunchOffering {
     pub zone: ZoneName,
     /// Labels at registration.
     pub labels: Labels,
-    /// Expected capacity of the node.
+    /// Expected capacity of the node. Simulated nodes report exactly this capacity.
     pub capacity: Resources,
     /// Expected allocatable resources of the node.
     pub allocatable: Resources,
@@ -109,8 +69,9 @@ pub enum LaunchOutcome {
 pub struct LaunchedInstance {
     /// ID of the instance.
     pub id: InstanceId,
-    /// Index of the chosen offering in the request. The preferred offering has index 0.
-    pub offering: usize,
+    /// Index of the chosen offering in the request, if EC2 names it. The preferred offering has
+    /// index 0.
+    pub offering: Option<usize>,
     /// Indexes of the offerings that EC2 reported without capacity.
     pub unavailable: Vec<usize>,
 }
@@ -118,7 +79,7 @@ pub struct LaunchedInstance {
 impl From<InstanceId> for LaunchedInstance {
     /// Returns an instance of the preferred offering.
     fn from(id: InstanceId) -> Self {
-        Self { id, offering: 0, unavailable: Vec::new() }
+        Self { id, offering: Some(0), unavailable: Vec::new() }
     }
 }
 

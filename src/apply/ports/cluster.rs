@@ -70,19 +70,25 @@ pub trait Cluster {
     /// Reads one node and then its pods, directly from the API server. [`Cluster::objects`] may
     /// lag. An object that cannot be understood is an error.
     fn node(&self, name: &NodeName) -> impl Future<Output = Result<NodeAndPods, PortError>>;
-    /// Cordons a node with `mark`, or uncordons it if `mark` is `None`. It writes nothing if the
-    /// [`crate::model::observed::CordonState`] of the node changed since the observation.
+    /// Cordons a node. It writes nothing if the [`crate::model::observed::CordonState`] of the node
+    /// changed since the observation.
     ///
-    /// The same write sets or removes [`crate::model::observed::CORDONED_ANNOTATION`] and
-    /// [`crate::model::observed::GRACE_PERIOD_ANNOTATION`].
+    /// The same write sets [`crate::model::observed::CORDONED_ANNOTATION`] and
+    /// [`crate::model::observed::GRACE_PERIOD_ANNOTATION`] to the mark.
     fn cordon(
         &self,
         node: &Node,
-        mark: Option<CordonMark>,
+        mark: CordonMark,
     ) -> impl Future<Output = Result<CordonOutcome, PortError>>;
+    /// Uncordons a node, and removes the annotations of [`Cluster::cordon`] with the same write. It
+    /// writes nothing if the cordon state of the node changed since the observation.
+    fn uncordon(&self, node: &Node) -> impl Future<Output = Result<CordonOutcome, PortError>>;
     /// Opens a closed node: removes the taint [`crate::model::pod::OPENING_TAINT`]. It succeeds if
     /// the node no longer has the taint, no longer exists, or was replaced by another of that name.
     fn open(&self, node: &Node) -> impl Future<Output = Result<(), PortError>>;
+    /// Sets the node that the scheduler tries first for a pending pod. If it fails, the scheduler
+    /// chooses freely.
+    fn nominate(&self, pod: &Pod, node: &NodeName) -> impl Future<Output = Result<(), PortError>>;
     /// Evicts a pod through the Eviction API. A deleted pod counts as evicted.
     fn evict(&self, pod: &Pod) -> impl Future<Output = Result<EvictOutcome, PortError>>;
     /// Deletes a pod, whatever its disruption budgets say. Its containers get `grace_seconds`, at

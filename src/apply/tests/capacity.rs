@@ -12,7 +12,7 @@ use crate::simulator::OfferingOutage;
 use crate::testing::catalog::{self, instance_type};
 use crate::testing::plan::explain;
 
-fn set_no_capacity(world: &World, kind: &str) {
+fn set_insufficient_capacity(world: &World, kind: &str) {
     let instance_type = Some(InstanceTypeName::from(kind));
     world.set_unavailable(vec![OfferingOutage { instance_type, ..OfferingOutage::default() }]);
 }
@@ -21,7 +21,7 @@ fn set_no_capacity(world: &World, kind: &str) {
 fn failed_launch_skips_the_dependent_retirements() {
     let world = fleet();
     let plan = plan(&world);
-    set_no_capacity(&world, "m6i.large");
+    set_insufficient_capacity(&world, "m6i.large");
     let before = active(&world);
     let receipt = applied(&plan, &world);
     assert_eq!(receipt.verdict, ApplyStatus::Partly);
@@ -91,13 +91,13 @@ fn next_approved_alternative_is_launched_without_capacity() {
     let world = fleet();
     let mut plan = plan(&world);
     plan.capacity.alternatives = alternatives(&["m7i.large"]);
-    set_no_capacity(&world, "m6i.large");
+    set_insufficient_capacity(&world, "m6i.large");
     let catalog = catalog();
     let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
     let (receipt, events) = apply_over(&plan, &world, &settings);
     assert_eq!(receipt.expect("not refused").verdict, ApplyStatus::Applied);
     assert_eq!(active(&world), planned_fleet(&plan));
-    assert!(events.iter().any(|event| matches!(event.step, Step::NoCapacity { .. })));
+    assert!(events.iter().any(|event| matches!(event.step, Step::InsufficientCapacity { .. })));
     let observed = world.observed();
     let has_spec = |i: &&Instance| i.is_active() && i.tags.contains_key(tag::SPEC);
     for instance in observed.instances.values().filter(has_spec) {
@@ -144,7 +144,7 @@ fn receipt_names_the_offering_that_ec2_chose() {
         let world = fleet();
         let plan = spot_plan(&world);
         if !has_capacity {
-            set_no_capacity(&world, "m6i.large");
+            set_insufficient_capacity(&world, "m6i.large");
         }
         let catalog = catalog();
         let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
@@ -161,13 +161,32 @@ fn receipt_names_the_offering_that_ec2_chose() {
         let calls = writes(&world);
         let requests = calls.iter().filter_map(|call| {
             let PortCall::Launch { request, .. } = call else { return None };
-            Some(request.offerings().count())
+            Some(request.offerings.len())
         });
         assert_eq!(requests.collect::<Vec<_>>(), [2; 3], "one request offers both");
-        let unavailable =
-            events.iter().filter(|event| matches!(event.step, Step::NoCapacity { .. })).count();
+        let unavailable = events
+            .iter()
+            .filter(|event| matches!(event.step, Step::InsufficientCapacity { .. }))
+            .count();
         assert_eq!(unavailable, if has_capacity { 0 } else { 3 });
     }
+}
+
+#[test]
+fn receipt_has_the_observed_offering_that_ec2_did_not_name() {
+    let world = fleet();
+    let plan = spot_plan(&world);
+    set_insufficient_capacity(&world, "m6i.large");
+    let catalog = catalog();
+    let ports = FaultyPorts { hides_offerings: true, ..FaultyPorts::without_fault(&world) };
+    let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
+    let (receipt, events) = apply_over(&plan, &ports, &settings);
+    let receipt = receipt.expect("not refused");
+    let launched = receipt.outcomes.iter().filter_map(|o| o.launched.as_ref());
+    let launched: Vec<&str> = launched.map(|o| o.instance_type.as_str()).collect();
+    assert_eq!(launched, ["m7i.large"; 3], "{receipt:?}");
+    let is_unknown = |event: &&Event| matches!(event.step, Step::Launched { offering: None, .. });
+    assert_eq!(events.iter().filter(is_unknown).count(), 3);
 }
 
 #[test]
@@ -175,13 +194,14 @@ fn alternative_missing_in_the_catalog_is_never_launched() {
     let world = fleet();
     let mut plan = plan(&world);
     plan.capacity.alternatives = alternatives(&["m8i.large"]);
-    set_no_capacity(&world, "m6i.large");
+    set_insufficient_capacity(&world, "m6i.large");
     let catalog = catalog();
     let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
     let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
     assert!(matches!(outcome(&receipt, "2", WaveStep::Launch), Outcome::Failed { .. }));
     assert!(writes(&world).iter().all(|call| match call {
-        PortCall::Launch { request, .. } => request.instance_type.as_str() == "m6i.large",
+        PortCall::Launch { request, .. } =>
+            request.offerings[0].instance_type.as_str() == "m6i.large",
         PortCall::Open { .. } => true,
         PortCall::Terminate { .. }
         | PortCall::Cordon { .. }

@@ -119,7 +119,7 @@ fn apply_opens_closed_nodes_of_ours_before_its_first_change_and_no_others() {
         let mut left = request("left");
         left.taints = vec![Taint::opening()];
         if label {
-            left.labels.insert(KEY_LABEL.into(), "left".into());
+            left.offerings[0].labels.insert(KEY_LABEL.into(), "left".into());
         }
         let instance = launch(&world, &left);
         world.settle(MINUTE * 5).expect("kept in memory");

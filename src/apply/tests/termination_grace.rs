@@ -120,7 +120,7 @@ fn drain_continues_in_later_applies_until_the_period_ends() {
 fn period_does_not_begin_with_the_cordon_of_another_drain() {
     let (world, plan) = blocked_fleet(MINUTE * 60);
     for node in world.observed().nodes.values() {
-        run(world.cordon(node, Some(CordonReason::Drain.into()))).expect("known");
+        run(world.cordon(node, CordonReason::Drain.into())).expect("known");
     }
     run(world.sleep(MINUTE * 120));
     let now = world.now();

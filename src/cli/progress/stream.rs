@@ -57,7 +57,7 @@ fn message(
         | Step::Joined { .. }
         | Step::Found { .. }
         | Step::Cordoned { .. } => (StreamLevel::Info, StreamMessage::ApplyStart { hook }),
-        Step::NoCapacity { .. }
+        Step::InsufficientCapacity { .. }
         | Step::Retrying { .. }
         | Step::Unanswered
         | Step::Unreadable
@@ -94,7 +94,7 @@ fn detail(step: &Step) -> BTreeMap<String, Value> {
 fn half(step: &Step) -> Option<&'static str> {
     match step {
         Step::Launched { .. }
-        | Step::NoCapacity { .. }
+        | Step::InsufficientCapacity { .. }
         | Step::Unanswered
         | Step::Raised { .. }
         | Step::Joined { .. }
@@ -168,7 +168,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::apply::ChangeOutcome;
+    use crate::apply::{ChangeOutcome, LaunchedOffering};
     use crate::cli::error::CliError;
     use crate::render::stream_schema;
     use crate::testing::sample_plan;
@@ -188,22 +188,21 @@ mod tests {
     fn steps() -> Vec<(Step, &'static str)> {
         let instance_id = || "i-1".into();
         let why = || "a\n\u{1b}[31m".to_owned();
-        let (kind, zone) = ("m5.large".into(), "us-east-1a".into());
-        let capacity_type = crate::model::market::CapacityType::Spot;
+        let offering = LaunchedOffering {
+            instance_type: "m5.large".into(),
+            zone: "us-east-1a".into(),
+            capacity_type: crate::model::market::CapacityType::Spot,
+            instead_of: None,
+        };
         let ended = |outcome| Step::Finished { step: WaveStep::Retire, outcome };
         vec![
             (Step::Checked { dropped: 2 }, "checked"),
             (Step::Wave { step: WaveStep::Launch, changes: 3 }, "wave"),
             (
-                Step::Launched {
-                    instance_id: instance_id(),
-                    instance_type: kind,
-                    zone,
-                    capacity_type,
-                    instead_of: None,
-                },
+                Step::Launched { instance_id: instance_id(), offering: Some(offering) },
                 "apply_start",
             ),
+            (Step::Launched { instance_id: instance_id(), offering: None }, "apply_start"),
             (Step::Raised { group: "g".into(), from: 1, to: 2 }, "apply_start"),
             (Step::Cordoned { node: "n".into() }, "apply_start"),
             (Step::InProgress { left: 2 }, "apply_progress"),

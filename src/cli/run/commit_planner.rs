@@ -16,9 +16,9 @@ use crate::cli::signature_check::SignatureTrust;
 use crate::cli::source_tree;
 use crate::cli::world_choice::WorldChoice;
 use crate::controller::runtime::{
-    CommitPlanner, ReadMarket, RepositoryReader, Steering, TrustedCommit,
+    BlockingPlanner, ReadMarket, RepositoryReader, Steering, TrustedCommit,
 };
-use crate::controller::{PlanScope, Revision, RevisionError, VerifiedCommit};
+use crate::controller::{PlanScope, PodScope, Revision, RevisionError, VerifiedCommit};
 use crate::model::commit::CommitSignature;
 use crate::model::desired::{Desired, Problem, Severity, Signer};
 use crate::model::observed::{ClusterIdentity, Observed};
@@ -176,7 +176,7 @@ pub(in crate::cli) struct JudgedPlanner {
     has_current_market: bool,
 }
 
-impl CommitPlanner for JudgedPlanner {
+impl BlockingPlanner for JudgedPlanner {
     fn revision(&self) -> Revision {
         let Repository { fleet, desired, base, .. } = &self.repository;
         let delays = desired.pools.values();
@@ -234,7 +234,7 @@ impl CommitPlanner for JudgedPlanner {
         self.has_current_market
     }
 
-    fn make_plan(&self, world: &Observed, limits: PlanScope) -> Plan {
+    fn plan(&self, world: &Observed, limits: PlanScope) -> Plan {
         let PlanScope {
             changeable_nodes: only,
             excluded_addresses: exclude,
@@ -248,11 +248,12 @@ impl CommitPlanner for JudgedPlanner {
         plan
     }
 
-    fn make_revalidated(&self, plan: &Plan, world: &Observed, running: bool) -> RevalidatedPlan {
+    fn revalidate(&self, plan: &Plan, world: &Observed, pods: PodScope) -> RevalidatedPlan {
+        let running = pods == PodScope::RunningOnly;
         planner::revalidate(&self.inputs(world, Scope { running, ..Scope::default() }), plan)
     }
 
-    fn make_forecast(&self, world: &Observed, to: Timestamp) -> Forecast {
+    fn forecast(&self, world: &Observed, to: Timestamp) -> Forecast {
         let inputs = Inputs { is_forecast: true, ..self.inputs(world, Scope::default()) };
         let mut forecast = planner::forecast(&inputs, to);
         forecast.events.extend(window_events(&self.repository.fleet.guard, inputs.at, to));

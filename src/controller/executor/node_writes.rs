@@ -1,4 +1,4 @@
-//! Writes to one node or its instance: cordon, evict, terminate, delete.
+//! Writes to one node or its instance: cordon, uncordon, evict, terminate, delete.
 //!
 //! Each write needs the lease, except the cordon of an interrupted node while an apply holds it.
 
@@ -9,24 +9,35 @@ use crate::apply::pre_terminate_check::{PodsLeft, termination_blocker};
 use crate::controller::event::{Event, TerminateOutcome};
 use crate::controller::ports::SignalSource;
 use crate::model::ids::InstanceId;
-use crate::model::observed::{CordonMark, CordonReason, Node, Pod};
+use crate::model::observed::{CordonReason, Node, Pod};
 
 pub(super) async fn cordon<C, K: Cluster, T, S, G: SignalSource, D>(
     ports: ExternalPorts<'_, C, K, T, S, G, D>,
     instance: InstanceId,
     node: Box<Node>,
-    mark: Option<CordonReason>,
+    reason: CordonReason,
 ) -> Event {
     let may_write = || ports.signals.may_write();
     let cluster = LeaseGuard::new(ports.cluster, &may_write);
-    let result = cluster.cordon(&node, mark.map(CordonMark::from)).await;
-    Event::Cordoned { instance, mark, result }
+    let result = cluster.cordon(&node, reason.into()).await;
+    Event::Cordoned { instance, result }
+}
+
+pub(super) async fn uncordon<C, K: Cluster, T, S, G: SignalSource, D>(
+    ports: ExternalPorts<'_, C, K, T, S, G, D>,
+    instance: InstanceId,
+    node: Box<Node>,
+) -> Event {
+    let may_write = || ports.signals.may_write();
+    let cluster = LeaseGuard::new(ports.cluster, &may_write);
+    let result = cluster.uncordon(&node).await;
+    Event::Uncordoned { instance, result }
 }
 
 /// Cordons an interrupted node. This is the only write without the lease: any number of replicas
 /// may repeat it, and it removes nothing.
 pub(super) async fn cordon_without_lease<K: Cluster>(cluster: &K, node: Box<Node>) -> Event {
-    let result = cluster.cordon(&node, Some(CordonReason::Interruption.into())).await;
+    let result = cluster.cordon(&node, CordonReason::Interruption.into()).await;
     Event::CordonedWithoutLease { node: node.name, result }
 }
 

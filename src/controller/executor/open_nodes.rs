@@ -12,9 +12,9 @@ use crate::apply::ports::{CallEffect, Clock, Cluster, PortError};
 use crate::controller::event::Event;
 use crate::controller::nominations::{NominationAnswer, PodNomination};
 use crate::controller::opening::OpenedBatch;
-use crate::controller::persisted_state::later;
-use crate::controller::ports::{SignalSource, StateStore};
+use crate::controller::ports::SignalSource;
 use crate::model::observed::Node;
+use crate::model::saturating_time::later;
 
 /// Rounds of nominations just before nodes open.
 const ROUNDS: u32 = 2;
@@ -28,7 +28,7 @@ const CONCURRENT_REQUESTS_MAX: usize = 64;
 ///
 /// kube-scheduler may clear a nomination to a node that is still closed, so each pod is nominated a
 /// second time. A repeated nomination changes nothing.
-pub(super) async fn open_nodes<C, K: Cluster, T: Clock, S, G: SignalSource, D: StateStore>(
+pub(super) async fn open_nodes<C, K: Cluster, T: Clock, S, G: SignalSource, D>(
     ports: ExternalPorts<'_, C, K, T, S, G, D>,
     nominations: Vec<PodNomination>,
     nodes: Vec<Node>,
@@ -44,7 +44,7 @@ pub(super) async fn open_nodes<C, K: Cluster, T: Clock, S, G: SignalSource, D: S
 }
 
 /// Nominates pods to nodes that do not open yet.
-pub(super) async fn nominate_pods<C, K, T: Clock, S, G: SignalSource, D: StateStore>(
+pub(super) async fn nominate_pods<C, K: Cluster, T: Clock, S, G: SignalSource, D>(
     ports: ExternalPorts<'_, C, K, T, S, G, D>,
     nominations: Vec<PodNomination>,
 ) -> Event {
@@ -52,13 +52,14 @@ pub(super) async fn nominate_pods<C, K, T: Clock, S, G: SignalSource, D: StateSt
 }
 
 /// Sends each nomination in every round. Returns for each pod the first answer that accepts it.
-async fn nominate<C, K, T: Clock, S, G: SignalSource, D: StateStore>(
+async fn nominate<C, K: Cluster, T: Clock, S, G: SignalSource, D>(
     ports: ExternalPorts<'_, C, K, T, S, G, D>,
     nominations: Vec<PodNomination>,
     rounds: u32,
 ) -> Vec<NominationAnswer> {
-    let ExternalPorts { clock, signals, store, .. } = ports;
+    let ExternalPorts { cluster, clock, signals, .. } = ports;
     let may_write = || signals.may_write();
+    let guard = LeaseGuard::new(cluster, &may_write);
     let until = later(clock.now(), NOMINATIONS_WITHIN);
     let mut answers: Vec<Result<(), PortError>> =
         nominations.iter().map(|_| Err(too_late())).collect();
@@ -68,8 +69,7 @@ async fn nominate<C, K, T: Clock, S, G: SignalSource, D: StateStore>(
                 if clock.now() > until {
                     return Err(too_late());
                 }
-                LeaseGuard::new(store, &may_write).check("nominate pod")?;
-                store.nominate(&nomination.pod, &nomination.node).await
+                guard.nominate(&nomination.pod, &nomination.node).await
             })
         });
         let round = run_concurrently(requests, CONCURRENT_REQUESTS_MAX).await;

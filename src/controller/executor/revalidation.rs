@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
+use super::super::event::PodScope;
 use super::super::observation_diff::{is_demand_unchanged, is_same_observation};
 use super::super::ports::RevisionPlanner;
 use super::super::reconcile::retired_rows;
@@ -22,7 +23,7 @@ pub(super) struct Revalidation<'p, P> {
     pub(super) planner: &'p P,
     pub(super) plan: Arc<Plan>,
     pub(super) excluded_instances: Vec<InstanceId>,
-    pub(super) running_pods_only: bool,
+    pub(super) pods: PodScope,
     /// Observation of the plan, if it is the last plan.
     pub(super) planned_world: Option<Arc<Observed>>,
 }
@@ -63,7 +64,7 @@ impl<P: RevisionPlanner> Replan for Revalidation<'_, P> {
             let mut world = world.into_owned();
             world.planned_pods = planned_pods(&self.plan);
             let (plan, world) = (Arc::clone(&self.plan), Arc::new(world));
-            self.planner.revalidate(plan, world, self.running_pods_only).await
+            self.planner.revalidate(plan, world, self.pods).await
         })
     }
 }

@@ -12,6 +12,7 @@ use crate::model::pod::{Taint, TaintEffect};
 use crate::model::units::MilliCpu;
 use crate::plan::RevalidatedPlan;
 use crate::plan::wire::WaveStep;
+use crate::testing::apply::FaultyPorts;
 use crate::testing::sample_plan;
 use crate::testing::simulator::poll_once;
 use crate::testing::world;
@@ -24,7 +25,7 @@ impl RevisionPlanner for CountingPlanner {
         sample_plan::plan()
     }
 
-    async fn revalidate(&self, plan: Arc<Plan>, _: Arc<Observed>, _: bool) -> RevalidatedPlan {
+    async fn revalidate(&self, plan: Arc<Plan>, _: Arc<Observed>, _: PodScope) -> RevalidatedPlan {
         self.0.set(self.0.get() + 1);
         let missing = vec!["planned again".into()];
         RevalidatedPlan { missing, ..RevalidatedPlan::as_approved(Plan::clone(&plan)) }
@@ -64,7 +65,7 @@ fn equal_observation_needs_no_replanning() {
             planner: &planner,
             plan,
             excluded_instances: without,
-            running_pods_only: false,
+            pods: PodScope::Declared,
             planned_world: over,
         };
         let revalidated =
@@ -121,7 +122,7 @@ fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
         planner: &planner,
         plan,
         excluded_instances: without,
-        running_pods_only: false,
+        pods: PodScope::Declared,
         planned_world: over,
     };
     poll_once(revalidation.replan(&sample_plan::plan(), now)).expect("at once");
@@ -203,7 +204,7 @@ fn replanning_excludes_interrupted_instances() {
             planner: &planner,
             plan,
             excluded_instances: without,
-            running_pods_only: false,
+            pods: PodScope::Declared,
             planned_world: over,
         };
         poll_once(revalidation.replan(&sample_plan::plan(), &whole)).expect("at once");
@@ -211,8 +212,8 @@ fn replanning_excludes_interrupted_instances() {
     }
 }
 
-/// Records the calls of an opening; the lease is certain or not.
-struct FakeStore(bool, RefCell<Vec<String>>);
+/// The lease is certain or not.
+struct FakeStore(bool);
 
 impl SignalSource for FakeStore {
     async fn next(&self) -> Signal {
@@ -236,39 +237,38 @@ impl StateStore for FakeStore {
     async fn save(&self, _: &PersistedState) -> Result<(), PortError> {
         Ok(())
     }
-
-    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
-        self.1.borrow_mut().push(format!("nominate {} to {node}", pod.name));
-        Ok(())
-    }
 }
 
 #[test]
 fn pods_are_nominated_twice_before_any_node_opens() {
     for certain in [true, false] {
-        let outside = FakeStore(certain, RefCell::default());
+        let outside = FakeStore(certain);
         let fleet = crate::testing::apply::closed_fleet();
         let nodes = fleet.observed().nodes;
         let node = nodes.into_values().find(Node::is_closed).expect("a closed node");
         let name = node.name.clone();
+        let cluster = FaultyPorts::without_fault(&fleet);
         let ports = ExternalPorts {
             cloud: &fleet,
-            cluster: &fleet,
+            cluster: &cluster,
             clock: &fleet,
             source: &(),
             signals: &outside,
             store: &outside,
         };
-        let nominations = ["a", "b"]
-            .map(|name| PodNomination { pod: Arc::new(world::pod(name)), node: node.name.clone() });
-        let end = poll_once(open_nodes::open_nodes(ports, nominations.to_vec(), vec![node]))
-            .expect("at once");
+        let pods: Vec<Arc<Pod>> = fleet.observed().pods.into_iter().take(2).collect();
+        let nominations = pods.iter();
+        let nominations: Vec<_> = nominations
+            .map(|pod| PodNomination { pod: Arc::clone(pod), node: name.clone() })
+            .collect();
+        let end =
+            poll_once(open_nodes::open_nodes(ports, nominations, vec![node])).expect("at once");
         let Event::NodesOpened(batch) = end else { panic!("{end:?}") };
         assert!(batch.nominations.iter().all(|(.., answer)| answer.is_ok() == certain));
         assert!(batch.nodes.iter().all(|(.., answer)| answer.is_ok() == certain));
-        let round = ["a", "b"].map(|pod| format!("nominate {pod} to {name}"));
-        let calls = outside.1.borrow();
-        assert_eq!(*calls, if certain { [round.clone(), round].concat() } else { Vec::new() });
+        let round: Vec<_> = pods.iter().map(|pod| (Arc::clone(&pod.name), name.clone())).collect();
+        let expected = if certain { [round.clone(), round].concat() } else { Vec::new() };
+        assert_eq!(*cluster.nominated.borrow(), expected);
         assert_eq!(fleet.observed().nodes[&name].is_closed(), !certain);
     }
 }

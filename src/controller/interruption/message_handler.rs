@@ -12,10 +12,11 @@ use crate::controller::counters::Counter;
 use crate::controller::event::Effect;
 use crate::controller::interruption_message::InterruptionMessage;
 use crate::controller::interruption_queue::MESSAGES_MAX;
-use crate::controller::persisted_state::{InterruptionRecord, later};
+use crate::controller::persisted_state::InterruptionRecord;
 use crate::controller::state::ControllerState;
 use crate::model::ids::InstanceId;
 use crate::model::observed::Instance;
+use crate::model::saturating_time::later;
 use crate::plan::is_managed_member;
 
 /// Owner of an instance.
@@ -38,7 +39,7 @@ impl ControllerState {
         effects: &mut Vec<Effect>,
     ) {
         if self.leadership.is_held_by_apply() && !self.leadership.is_leader() {
-            self.shield_nodes(&message, effects);
+            self.cordon_without_lease(&message, effects);
             return;
         }
         let InterruptionMessage { receipt, kind, instances, deadline, sent } = message;
@@ -70,7 +71,7 @@ impl ControllerState {
                 // Its group replaces it once it is gone, at an unknown time.
                 Ownership::ManagedGroup if !kind.is_termination() || !record.is_ahead() => continue,
                 Ownership::Ours | Ownership::ManagedGroup if kind.is_termination() => {
-                    self.begin_termination(record, self.observation.number);
+                    self.begin_interruption(record, self.observation.number);
                 }
                 Ownership::Ours | Ownership::ManagedGroup | Ownership::Unknown => {
                     self.await_observation(record);
@@ -87,7 +88,7 @@ impl ControllerState {
     /// lease. The message stays on the queue and comes again, so that the next leader does the
     /// rest. A later deadline is left to that leader: if the message were lost by then, nothing
     /// would uncordon the node.
-    fn shield_nodes(&self, message: &InterruptionMessage, effects: &mut Vec<Effect>) {
+    fn cordon_without_lease(&self, message: &InterruptionMessage, effects: &mut Vec<Effect>) {
         let Some(world) = self.observation.latest.as_ref().filter(|_| self.handles_interruptions())
         else {
             return;
@@ -106,7 +107,10 @@ impl ControllerState {
         }
     }
 
-    pub(in crate::controller) fn on_shielded(&mut self, end: &Result<CordonOutcome, PortError>) {
+    pub(in crate::controller) fn on_cordoned_without_lease(
+        &mut self,
+        end: &Result<CordonOutcome, PortError>,
+    ) {
         self.counters.count_kubernetes(end);
         if let Ok(CordonOutcome::Outdated) = end {
             // The message comes again within a visibility timeout and needs a current view of the
@@ -171,10 +175,10 @@ impl ControllerState {
                 InterruptionRecord { member: ownership == Ownership::ManagedGroup, ..record };
             match ownership {
                 Ownership::ManagedGroup if record.is_ahead() && !record.is_hint() => {
-                    self.begin_termination(record, self.observation.number);
+                    self.begin_interruption(record, self.observation.number);
                 }
                 Ownership::Ours if !record.is_hint() => {
-                    self.begin_termination(record, self.observation.number);
+                    self.begin_interruption(record, self.observation.number);
                 }
                 // EC2 shows a new instance late.
                 Ownership::Unknown if self.may_appear(&record) => self.await_observation(record),

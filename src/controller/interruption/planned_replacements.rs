@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::state_machine::EvictionWait;
-use crate::controller::status::{Blocked, BlockedReason};
+use crate::controller::status::Blocked;
 use crate::model::ids::{Address, InstanceId, WorkloadId, workload_key};
 use crate::model::observed::Pod;
 use crate::plan::Plan;
@@ -35,7 +35,8 @@ impl PlannedReplacements {
         without: BTreeSet<InstanceId>,
     ) -> Self {
         let blocked_launches = plan.resource_changes.iter().filter_map(|row| {
-            let why = blocked.get(&row.address).filter(|blocked| is_lasting(&blocked.reason))?;
+            let why = blocked.get(&row.address);
+            let why = why.filter(|blocked| blocked.reason.prevents_launch_for_long())?;
             row.change.actions.contains(&Action::Create).then_some((&row.address, why))
         });
         let blocked_launches: BTreeMap<_, _> = blocked_launches.collect();
@@ -87,37 +88,6 @@ impl PlannedReplacements {
     /// Returns whether no replacement is blocked.
     pub(in crate::controller) fn is_unblocked(&self) -> bool {
         self.blocked.is_empty()
-    }
-}
-
-/// Returns whether a block lasts until an operator or an event ends it. A block on removals of the
-/// same change says nothing about the launch, and may itself wait until interrupted instances are
-/// gone.
-fn is_lasting(blocked: &BlockedReason) -> bool {
-    match blocked {
-        BlockedReason::NotLeader
-        | BlockedReason::Mode { .. }
-        | BlockedReason::Suspended { .. }
-        | BlockedReason::NotApplyable { .. }
-        | BlockedReason::OutsideWindow { .. }
-        | BlockedReason::NotApproved { .. }
-        | BlockedReason::Breaker { .. }
-        | BlockedReason::LaunchBudget { most: 0, .. }
-        | BlockedReason::Quarantined { .. } => true,
-        BlockedReason::NotConfirmed { .. }
-        | BlockedReason::LaunchBudget { .. }
-        | BlockedReason::RemovalBudget { .. }
-        | BlockedReason::MassUnready { .. }
-        | BlockedReason::Settling { .. }
-        | BlockedReason::ConsolidateAfter { .. }
-        | BlockedReason::PodsArriving { .. }
-        | BlockedReason::PodsMissing
-        | BlockedReason::MassRemoval { .. }
-        | BlockedReason::UnexplainedRemoval { .. }
-        | BlockedReason::GroupBlocked { .. }
-        | BlockedReason::BackingOff { .. }
-        | BlockedReason::LaunchInDoubt { .. }
-        | BlockedReason::InProgress => false,
     }
 }
 

@@ -6,15 +6,17 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::apply::Bounds;
 use crate::apply::eviction_order::{next_to_evict, remaining_attachment};
 use crate::controller::event::Effect;
 use crate::controller::node_health::is_broken;
 use crate::controller::observation::BUSY_REFRESH;
-use crate::controller::persisted_state::{CLOCK_SKEW_MAX, InterruptionRecord, earlier, later};
+use crate::controller::persisted_state::{CLOCK_SKEW_MAX, InterruptionRecord};
 use crate::controller::retry::backoff;
-use crate::controller::status::{Blocked, InterruptionPhase, TerminatingInstance};
+use crate::controller::status::{Blocked, InterruptionPhase, InterruptionStatus};
 use crate::model::ids::NodeName;
 use crate::model::observed::{CordonReason, Node, Observed, Pod};
+use crate::model::saturating_time::{earlier, later};
 
 /// Evictions start at least this long before the deadline, even without a replacement. About the
 /// termination grace period that Kubernetes gives by default, with a margin.
@@ -27,9 +29,9 @@ const PLAN_TIMEOUT: SignedDuration = SignedDuration::from_mins(30);
 /// Drain time of an instance whose kubelet is gone: nothing there stops its pods.
 const BROKEN_DRAIN_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 /// Drain time of an instance without a deadline, as in an apply; then the drain is abandoned.
-const DRAIN_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
+const DRAIN_TIMEOUT: SignedDuration = Bounds::DEFAULT.drain;
 /// Longest wait for the volumes of evicted pods to detach, as in an apply.
-const DETACH_TIMEOUT: SignedDuration = SignedDuration::from_mins(6);
+const DETACH_TIMEOUT: SignedDuration = Bounds::DEFAULT.detach;
 /// All remaining pods are evicted at once this long before EC2 terminates the instance.
 const EVICT_ALL_LEAD: SignedDuration = SignedDuration::from_secs(30);
 /// EC2 may take a group member this long after its deadline; then its node serves again.
@@ -105,19 +107,29 @@ pub(in crate::controller) enum EvictionWait {
 #[expect(clippy::struct_excessive_bools, reason = "each is about one thing of its own")]
 pub(super) struct StepContext {
     pub(super) now: Timestamp,
+    pub(super) sighting: NodeSighting,
     /// True once all replacements are there.
-    pub(super) replaced: bool,
+    pub(super) is_replaced: bool,
     /// True if the last observation is complete and started after the last write about the
     /// instance.
-    pub(super) observed: bool,
-    /// True if the instance had a node before, which one observation cannot refute at once.
-    pub(super) joined: bool,
-    /// True while an apply drains it.
-    pub(super) drained: bool,
+    pub(super) is_observation_trusted: bool,
     /// True if the last observation started after the interruption was known.
-    pub(super) fresh: bool,
+    pub(super) is_observation_newer: bool,
+    /// True while an apply drains the instance.
+    pub(super) is_drained_by_apply: bool,
     /// Number of the next observation to start.
     pub(super) next_observation: u64,
+}
+
+/// Whether the last observation shows the node of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NodeSighting {
+    /// It shows the node.
+    Present,
+    /// It shows no node, and none is known from before.
+    NeverJoined,
+    /// It no longer shows the node, which one observation cannot refute at once.
+    Lost,
 }
 
 /// An instance as the last observation shows it.
@@ -150,8 +162,8 @@ impl<'w> NodeView<'w> {
 pub(super) struct NodeSnapshot<'w> {
     pub(super) node: Option<&'w Node>,
     /// As in [`StepContext`].
-    pub(super) observed: bool,
-    pub(super) drained: bool,
+    pub(super) is_observation_trusted: bool,
+    pub(super) is_drained_by_apply: bool,
 }
 
 /// Result of one step.
@@ -237,9 +249,9 @@ impl Interruption {
         &self,
         node: Option<&NodeName>,
         blocked: Option<&Blocked>,
-    ) -> TerminatingInstance {
+    ) -> InterruptionStatus {
         let InterruptionRecord { instance, why, since, deadline, member: _ } = &self.record;
-        TerminatingInstance {
+        InterruptionStatus {
             instance: instance.clone(),
             node: node.cloned(),
             reason: why.clone(),
@@ -340,15 +352,16 @@ impl Interruption {
         self.latest_eviction_start(true).map_or(most, |latest| latest.min(most))
     }
 
-    fn request_cordon(
-        &mut self,
-        node: &Node,
-        mark: Option<CordonReason>,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn request_cordon(&mut self, node: &Node, effects: &mut Vec<Effect>) {
         self.cordoning = true;
         let (instance, node) = (self.record.instance.clone(), Box::new(node.clone()));
-        effects.push(Effect::Cordon { instance, node, mark });
+        effects.push(Effect::Cordon { instance, node, reason: CordonReason::Interruption });
+    }
+
+    fn request_uncordon(&mut self, node: &Node, effects: &mut Vec<Effect>) {
+        self.cordoning = true;
+        let (instance, node) = (self.record.instance.clone(), Box::new(node.clone()));
+        effects.push(Effect::Uncordon { instance, node });
     }
 
     pub(super) fn step(
@@ -358,19 +371,30 @@ impl Interruption {
         effects: &mut Vec<Effect>,
     ) -> Transition {
         let node = view.node;
-        let StepContext { now, replaced, observed, joined, drained, fresh, next_observation } =
-            context;
+        let StepContext {
+            now,
+            sighting,
+            is_replaced,
+            is_observation_trusted,
+            is_observation_newer,
+            is_drained_by_apply,
+            next_observation,
+        } = context;
         if self.drain_abandoned {
             // The apply that drains the node ends the drain and removes the cordon.
-            if drained {
+            if is_drained_by_apply {
                 return Transition::Continue;
             }
             let ours = |node: &&Node| node.cordon_reason().is_some();
             let Some(node) = node.filter(|node| node.unschedulable).filter(ours) else {
-                return if observed { Transition::Finished } else { Transition::Continue };
+                return if is_observation_trusted {
+                    Transition::Finished
+                } else {
+                    Transition::Continue
+                };
             };
-            if observed && self.begin_attempt(now, RETRY_MAX) {
-                self.request_cordon(node, None, effects);
+            if is_observation_trusted && self.begin_attempt(now, RETRY_MAX) {
+                self.request_uncordon(node, effects);
             }
             return Transition::Continue;
         }
@@ -379,29 +403,37 @@ impl Interruption {
         if let Some(node) = node.filter(|node| !node.unschedulable)
             && self.phase() != InterruptionPhase::Terminating
         {
-            self.unschedulable &= !observed;
-            if observed && self.begin_attempt(now, RETRY_MAX) {
-                self.request_cordon(node, Some(CordonReason::Interruption), effects);
+            self.unschedulable &= !is_observation_trusted;
+            if is_observation_trusted && self.begin_attempt(now, RETRY_MAX) {
+                self.request_cordon(node, effects);
             }
             return Transition::Continue;
         }
-        self.unschedulable |= observed && (node.is_some() || (!joined && fresh));
+        self.unschedulable |= is_observation_trusted
+            && match sighting {
+                NodeSighting::Present => true,
+                NodeSighting::NeverJoined => is_observation_newer,
+                NodeSighting::Lost => false,
+            };
         let of_drain = |node: &&Node| node.cordon_reason() == Some(CordonReason::Drain);
         match self.progress {
             // The apply that drains the node, or its successor, would uncordon it.
             Progress::Noticed { .. } if let Some(node) = node.filter(of_drain) => {
-                if observed && self.begin_attempt(now, RETRY_MAX) {
-                    self.request_cordon(node, Some(CordonReason::Interruption), effects);
+                if is_observation_trusted && self.begin_attempt(now, RETRY_MAX) {
+                    self.request_cordon(node, effects);
                 }
             }
             // A missing node proves nothing in a partial observation, and little if it had joined.
             Progress::Noticed { .. }
-                if !observed || (joined && now < self.node_loss_believed_at()) => {}
+                if !is_observation_trusted
+                    || (sighting == NodeSighting::Lost && now < self.node_loss_believed_at()) => {}
             Progress::Noticed { .. } => self.await_replacement(now),
             Progress::Replacing { .. } => {
                 // A partial observation shows neither the pods on the node nor their replacements.
-                let latest = self.latest_eviction_start(observed);
-                if (replaced && observed) || latest.is_some_and(|latest| now >= latest) {
+                let latest = self.latest_eviction_start(is_observation_trusted);
+                if (is_replaced && is_observation_trusted)
+                    || latest.is_some_and(|latest| now >= latest)
+                {
                     let drain = Drain { since: now, empty_since: None };
                     self.advance(Progress::Draining(drain), now);
                     if node.is_none() {
@@ -422,10 +454,11 @@ impl Interruption {
     /// [`Transition::Finished`] once nothing is left to undo.
     pub(super) fn stand_down(
         &mut self,
-        NodeSnapshot { node, observed, drained }: NodeSnapshot<'_>,
+        snapshot: NodeSnapshot<'_>,
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) -> Transition {
+        let NodeSnapshot { node, is_observation_trusted, is_drained_by_apply } = snapshot;
         if self.forced_termination_at().is_some_and(|at| now >= later(at, RECLAIM_TIMEOUT)) {
             // EC2 did not terminate the instance, or the instance runs again.
             return self.abandon_drain(now);
@@ -443,8 +476,8 @@ impl Interruption {
         let Some(node) = node.filter(|node| node.unschedulable).filter(ours) else {
             return Transition::Finished;
         };
-        if observed && !drained && self.begin_attempt(now, RETRY_MAX) {
-            self.request_cordon(node, None, effects);
+        if is_observation_trusted && !is_drained_by_apply && self.begin_attempt(now, RETRY_MAX) {
+            self.request_uncordon(node, effects);
         }
         Transition::Continue
     }
@@ -459,7 +492,8 @@ impl Interruption {
         effects: &mut Vec<Effect>,
     ) -> Transition {
         let NodeView { node, to_evict, evict_next, attached } = view;
-        let StepContext { now, observed, joined, drained, .. } = context;
+        let StepContext { now, sighting, is_observation_trusted, is_drained_by_apply, .. } =
+            context;
         let forced = match self.forced_termination_at() {
             Some(deadline) => now >= deadline,
             None => self.is_broken() && now >= later(drain.since, BROKEN_DRAIN_TIMEOUT),
@@ -471,19 +505,24 @@ impl Interruption {
         if self.record.member {
             let forgotten =
                 self.forced_termination_at().is_none_or(|at| now >= later(at, RECLAIM_TIMEOUT));
-            if forgotten && !drained {
+            if forgotten && !is_drained_by_apply {
                 return self.abandon_drain(now);
             }
         }
         // While a joined node is not shown, its pods are unknown.
-        if (to_evict.is_empty() && !joined) || forced {
-            if observed && (forced || !self.is_waiting_for_detach(drain, attached.is_some(), now)) {
-                self.terminate(node.filter(|_| !forced), now, effects);
+        if (to_evict.is_empty() && sighting != NodeSighting::Lost) || forced {
+            if is_observation_trusted && forced {
+                self.terminate(None, now, effects);
+            } else if is_observation_trusted {
+                let empty_since = self.start_detach_wait(drain, now);
+                if attached.is_none() || !self.awaits_detach(empty_since, now) {
+                    self.terminate(*node, now, effects);
+                }
             }
             return Transition::Continue;
         }
         if self.forced_termination_at().is_none()
-            && !drained
+            && !is_drained_by_apply
             && now >= later(drain.since, DRAIN_TIMEOUT)
         {
             return self.abandon_drain(now);
@@ -518,12 +557,17 @@ impl Interruption {
         self.record.member && self.drain_progress().is_some_and(|drain| drain.empty_since.is_some())
     }
 
-    /// Returns whether to wait for the volumes of evicted pods. A dead kubelet detaches none, and a
-    /// driver that never lets go must not keep an instance.
-    fn is_waiting_for_detach(&mut self, mut drain: Drain, attached: bool, now: Timestamp) -> bool {
+    /// Records that no evictable pod is left. Returns since when.
+    fn start_detach_wait(&mut self, mut drain: Drain, now: Timestamp) -> Timestamp {
         let since = *drain.empty_since.get_or_insert(now);
         self.progress = Progress::Draining(drain);
-        attached && !self.is_broken() && now < later(since, DETACH_TIMEOUT)
+        since
+    }
+
+    /// Returns whether to wait for the volumes of evicted pods. A dead kubelet detaches none, and a
+    /// driver that never lets go must not keep an instance.
+    fn awaits_detach(&self, empty_since: Timestamp, now: Timestamp) -> bool {
+        !self.is_broken() && now < later(empty_since, DETACH_TIMEOUT)
     }
 
     /// Requests the termination; with a node, only if the node still stands as observed.

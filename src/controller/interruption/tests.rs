@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::state_machine::{Drain, EvictionWait, NodeView, Progress, StepContext, Transition};
+use super::state_machine::{
+    Drain, EvictionWait, NodeSighting, NodeView, Progress, StepContext, Transition,
+};
 use super::*;
 use crate::apply::ports::CallEffect;
 use crate::controller::MessageKind;
@@ -41,19 +43,19 @@ fn lease_held_by_apply_cordons_only_own_urgent_nodes() {
     let mut harness = ControllerHarness::started();
     assert_eq!(harness.step_at(1, lost(true)), [""; 0]);
     assert!(harness.state().accepts_messages() && harness.state().status().is_lease_held_by_apply);
-    let shields = ["shields node-of-i-1 uid-of-i-1"];
+    let cordons = ["cordons without lease node-of-i-1 uid-of-i-1"];
     for (what, kind, ids, within, expected) in [
         (
             "one of ours, one of another owner, and an unknown one",
             MessageKind::SpotInterruption,
             &["i-1", "i-9", "i-7"][..],
             Some(120),
-            &shields[..],
+            &cordons[..],
         ),
-        ("the message returns", MessageKind::SpotInterruption, &["i-1"], Some(90), &shields),
+        ("the message returns", MessageKind::SpotInterruption, &["i-1"], Some(90), &cordons),
         ("hours are left", MessageKind::Health, &["i-1"], Some(20_000), &[]),
         ("without a deadline", MessageKind::Health, &["i-2"], None, &[]),
-        ("minutes are left", MessageKind::Reservation, &["i-1"], Some(200), &shields),
+        ("minutes are left", MessageKind::Reservation, &["i-1"], Some(200), &cordons),
         ("not a termination", MessageKind::Rebalance, &["i-2"], None, &[]),
         ("a hint", MessageKind::StateChange, &["i-2"], Some(0), &[]),
     ] {
@@ -110,8 +112,7 @@ fn with_a_drain(seconds: i64) -> Observed {
 }
 
 fn cordoned(end: CordonOutcome) -> Event {
-    let mark = Some(CordonReason::Interruption);
-    Event::Cordoned { instance: "i-1".into(), mark, result: Ok(end) }
+    Event::Cordoned { instance: "i-1".into(), result: Ok(end) }
 }
 
 #[test]
@@ -230,11 +231,8 @@ fn observation_during_cordon_does_not_prove_node_empty() {
         for n in 101..104 {
             assert!(no_end(harness.step_at(n, shows_cordoned(n))), "the cordon has not ended");
         }
-        let (started, mark) =
-            (harness.state().observation.last_number(), Some(CordonReason::Interruption));
-        assert!(no_end(
-            harness.step_at(104, Event::Cordoned { instance: "i-1".into(), mark, result })
-        ));
+        let started = harness.state().observation.last_number();
+        assert!(no_end(harness.step_at(104, Event::Cordoned { instance: "i-1".into(), result })));
         let mut all = Vec::new();
         for n in 105..120 {
             assert!(
@@ -295,7 +293,7 @@ fn message_about_new_instance_waits_until_ec2_shows_it() {
             if is_answered {
                 state.observation.unobserved.note_launch(&id, at(3));
             } else {
-                let entry = r#"{"plan": "p", "at": "1970-01-12T13:46:43Z", "more": 1}"#;
+                let entry = r#"{"plan": "p", "at": "1970-01-12T13:46:43Z", "unlisted": 1}"#;
                 let entry = serde_json::from_str(entry).expect("reads");
                 state.persistence.loaded.as_mut().expect("recalled").in_doubt_launches.push(entry);
             }

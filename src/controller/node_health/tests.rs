@@ -4,7 +4,6 @@ use super::*;
 use crate::apply::ports::CordonOutcome;
 use crate::controller::PersistedState;
 use crate::controller::event::{Event, Signal};
-use crate::model::observed::CordonReason;
 use crate::testing::controller::{ControllerHarness, world};
 
 /// Returns the interrupted instances, each with the minute and the reason, where nodes report these
@@ -105,8 +104,8 @@ fn fails(harness: &mut ControllerHarness, minutes: i64, ids: &[&str], gone: &[&s
     for done in harness.observe(seconds, seen) {
         // Another client wrote the node meanwhile, each time.
         let Some(instance) = done.strip_prefix("cordons node-of-") else { continue };
-        let (mark, end) = (Some(CordonReason::Interruption), Ok(CordonOutcome::Outdated));
-        harness.step_at(seconds, Event::Cordoned { instance: instance.into(), mark, result: end });
+        let end = Ok(CordonOutcome::Outdated);
+        harness.step_at(seconds, Event::Cordoned { instance: instance.into(), result: end });
     }
 }
 
@@ -183,9 +182,8 @@ fn repair_is_canceled_when_node_is_ready_before_eviction() {
         let seconds = 2 + minutes * 60;
         for done in harness.observe(seconds, seen) {
             let Some(instance) = done.strip_prefix("cordons node-of-") else { continue };
-            let (mark, end) = (Some(CordonReason::Interruption), Ok(CordonOutcome::Outdated));
-            harness
-                .step_at(seconds, Event::Cordoned { instance: instance.into(), mark, result: end });
+            let end = Ok(CordonOutcome::Outdated);
+            harness.step_at(seconds, Event::Cordoned { instance: instance.into(), result: end });
         }
         harness.state().interruptions.instances()
     };

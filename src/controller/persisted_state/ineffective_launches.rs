@@ -5,14 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    LaunchRecord, MOVES_MAX, PersistedState, READY_WITHIN, doubling_delay, earlier, later,
-};
+use super::{LaunchRecord, MOVES_MAX, PersistedState, READY_WITHIN};
 use crate::controller::planning_snapshot::is_pending;
 use crate::controller::reconcile::{instance_of, launched_rows};
 use crate::controller::status::Breaker;
 use crate::model::ids::{Address, InstanceId, PoolName, WorkloadId, workload_key};
 use crate::model::observed::Observed;
+use crate::model::saturating_time::{doubling_delay, earlier, later};
 use crate::plan::Plan;
 
 /// First and longest quarantine of a pool with ineffective launches.

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::controller::contingency::ApprovedContingency;
 use crate::controller::interruption_message::MessageKind;
 use crate::model::ids::{Digest, InstanceId, PoolName};
-use crate::model::observed::Exclusion;
 
 /// A commit whose signatures were verified. The chain of later commits starts at it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +29,6 @@ pub struct CiApply {
     /// End of the apply.
     pub at: Timestamp,
     /// True if every change was carried out.
-    #[serde(rename = "whole")]
     pub complete: bool,
 }
 
@@ -46,7 +44,6 @@ pub struct LaunchRecord {
     /// First observation of its node as Ready.
     pub ready_at: Option<Timestamp>,
     /// True once a pod other than a daemon was observed on it.
-    #[serde(rename = "helped")]
     pub useful: bool,
     /// True if the instance was known before its node could have joined; otherwise the node may
     /// have joined unnoticed.
@@ -66,10 +63,10 @@ pub struct RemovalRecord {
     /// Removal time; the time of the decision while the removal is pending.
     pub at: Timestamp,
     /// True while a plan is about to remove it and its termination has not been requested.
-    #[serde(rename = "open", default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pending: bool,
     /// Time by the clock of the process that recorded it, where a later process counts it later.
-    #[serde(rename = "noted", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_noted_at: Option<Timestamp>,
 }
 
@@ -100,16 +97,6 @@ pub struct ApprovalRecord {
     /// What is left of the contingency of the plan; absent until the plan was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contingency: Option<ApprovedContingency>,
-}
-
-/// A sold-out offering.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SoldOutOffering {
-    /// The offering, and the end of its exclusion.
-    #[serde(flatten)]
-    pub exclusion: Exclusion,
-    /// Length of the exclusion, in seconds.
-    pub seconds: i64,
 }
 
 /// An interrupted instance.

@@ -2,6 +2,8 @@
 
 use super::super::inflight_launches::ROWS_MAX;
 use super::*;
+use crate::model::observed::Exclusion;
+use crate::model::unavailable_offerings::ExclusionLimits;
 use crate::plan::wire::PlacementRow;
 use crate::testing::controller::at;
 use crate::testing::{controller, sample_plan, workload_id, world};
@@ -21,23 +23,6 @@ fn budget_slides_and_returns_time_of_next_move() {
         assert_eq!(found, (left, at(next)), "{times:?} of {most}");
     }
     assert_eq!(PersistedState::budget_room([].into_iter(), 0, within, at(0)), (0, at(60)));
-}
-
-#[test]
-fn repeated_sold_out_doubles_the_exclusion() {
-    let kind = |kind: &str| Exclusion {
-        instance_type: Some(kind.into()),
-        zone: None,
-        capacity_type: None,
-        until: Timestamp::MIN,
-    };
-    let mut state = PersistedState::default();
-    state.record_sold_out(kind("a"), at(0));
-    assert_eq!((state.exclusions(at(179)).len(), state.exclusions(at(180)).len()), (1, 0));
-    state.record_sold_out(kind("a"), at(200));
-    assert_eq!((state.exclusions(at(559)).len(), state.exclusions(at(560)).len()), (1, 0));
-    state.forget(at(560 + 360));
-    assert_eq!(state.sold_out, []);
 }
 
 #[test]
@@ -245,6 +230,20 @@ fn approval(n: usize) -> ApprovalRecord {
 }
 
 /// Returns a state with every list at its limit.
+fn unavailable_offerings() -> UnavailableOfferings {
+    let mut offerings = UnavailableOfferings::default();
+    for n in 0..ExclusionLimits::CONTROLLER.entries {
+        let offering = Exclusion {
+            instance_type: Some(format!("m5.{n}xlarge").as_str().into()),
+            zone: Some("us-east-1a".into()),
+            capacity_type: None,
+            until: at(0),
+        };
+        offerings.record(offering, at(0), ExclusionLimits::CONTROLLER);
+    }
+    offerings
+}
+
 fn full() -> PersistedState {
     let id = |n: usize| InstanceId::from(format!("i-{n:017x}").as_str());
     let name = |n: usize| format!("a-pool-with-a-name-{n}").as_str().into();
@@ -282,17 +281,7 @@ fn full() -> PersistedState {
             .collect(),
         approvals: (0..APPROVALS_MAX).map(approval).collect(),
         confirmed_removals: (0..CONFIRMED_MAX).map(id).collect(),
-        sold_out: (0..SOLD_OUT_MAX)
-            .map(|n| SoldOutOffering {
-                exclusion: Exclusion {
-                    instance_type: Some(format!("m5.{n}xlarge").as_str().into()),
-                    zone: Some("us-east-1a".into()),
-                    capacity_type: None,
-                    until: at(9),
-                },
-                seconds: 360,
-            })
-            .collect(),
+        unavailable_offerings: unavailable_offerings(),
         interruptions: (0..INTERRUPTIONS_MAX)
             .map(|n| InterruptionRecord {
                 instance: id(n),
@@ -325,7 +314,11 @@ fn oversized_state_drops_entries_in_documented_order() {
     for (less, left, shed) in [
         (1, (rows - APPROVED_ROWS_MAX, vec![whole, whole], MOVES_MAX), APPROVED_ROWS_MAX + 1),
         (85_000, (0, vec![whole, whole], MOVES_MAX - 50), rows + kept + 50),
-        (195_000, (0, vec![count, whole], 0), rows + kept + MOVES_MAX + SOLD_OUT_MAX + ROWS_MAX),
+        (
+            195_000,
+            (0, vec![count, whole], 0),
+            rows + kept + MOVES_MAX + ExclusionLimits::CONTROLLER.entries + ROWS_MAX,
+        ),
     ] {
         let fitted = state.fit_within(state.size() - less);
         assert_eq!((sizes(&fitted), fitted.dropped_entries), (left, shed), "{less} bytes less");

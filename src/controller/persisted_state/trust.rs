@@ -2,12 +2,14 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{PersistedState, SOLD_OUT_FOR_MAX, later};
+use super::PersistedState;
 use crate::controller::authorization::SUSPENSION_MAX;
 use crate::controller::gates::BREAK_GLASS_MAX;
 #[cfg(feature = "cluster")]
 use crate::controller::status::Breaker;
 use crate::controller::status::Suspension;
+use crate::model::saturating_time::later;
+use crate::model::unavailable_offerings::ExclusionLimits;
 
 /// A newer commit waits for CI at most this long.
 const CI_WAIT_MAX: SignedDuration = SUSPENSION_MAX;
@@ -29,10 +31,8 @@ impl PersistedState {
         for approval in &mut self.approvals {
             approval.at = approval.at.min(now);
         }
-        for excluded in &mut self.sold_out {
-            let until = &mut excluded.exclusion.until;
-            *until = (*until).min(later(now, SOLD_OUT_FOR_MAX));
-        }
+        // Exclusions of applies are the longest.
+        self.unavailable_offerings.end_by(later(now, ExclusionLimits::APPLY.longest));
         self.forgiven_before = self.forgiven_before.map(|before| before.min(now));
         self.ci_wait_until = self.ci_wait_until.map(|until| until.min(later(now, CI_WAIT_MAX)));
     }

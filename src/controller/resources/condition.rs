@@ -130,6 +130,8 @@ pub(super) enum ProgressState {
     Waiting,
     /// Blocked until an operator acts.
     Suspended,
+    /// Failed, and tried once more without an operator.
+    Retrying,
     /// Failed.
     Degraded,
     /// Replaced by another plan.
@@ -148,7 +150,7 @@ impl ProgressState {
             Self::Synced => "Healthy",
             Self::Progressing | Self::Waiting => "Progressing",
             Self::Suspended | Self::Superseded => "Suspended",
-            Self::Degraded => "Degraded",
+            Self::Retrying | Self::Degraded => "Degraded",
         }
     }
 }
@@ -167,7 +169,7 @@ impl Progress {
         match self.state {
             // A superseded plan is not pursued.
             ProgressState::Synced | ProgressState::Superseded => {}
-            ProgressState::Progressing | ProgressState::Waiting => {
+            ProgressState::Progressing | ProgressState::Waiting | ProgressState::Retrying => {
                 conditions.push(condition("Reconciling", true));
             }
             ProgressState::Suspended | ProgressState::Degraded => {
@@ -176,14 +178,6 @@ impl Progress {
         }
         conditions
     }
-}
-
-/// Returns true if the block lasts until an operator acts.
-pub(super) fn needs_operator(why: &BlockedReason) -> bool {
-    let tag = labels::blocked_reason(why);
-    let by_hand =
-        ["not-approved", "not-confirmed", "suspended", "breaker", "not-applyable", "mode"];
-    by_hand.contains(&tag.as_str())
 }
 
 /// Returns the reason in CamelCase, such as `NotApproved`.

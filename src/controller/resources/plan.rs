@@ -11,9 +11,7 @@ use schema::{
     UnschedulableSpec,
 };
 
-use super::condition::{
-    ConditionReason, Progress, ProgressState, condition_reason, needs_operator,
-};
+use super::condition::{ConditionReason, Progress, ProgressState, condition_reason};
 use super::{LISTED_ROWS_MAX, ObjectKind, StatusObject, truncate_text};
 use crate::apply::{ApplyStatus, ChangeOutcome, LaunchedOffering, Outcome};
 use crate::controller::{
@@ -310,7 +308,7 @@ fn current_progress(status: &Status, current: &PublishedPlan) -> Progress {
     }
     let first = rows.iter().find_map(|address| current.blocked.get(*address));
     let by_hand = rows.iter().filter_map(|address| current.blocked.get(*address));
-    let by_hand = by_hand.clone().find(|by| needs_operator(&by.reason));
+    let by_hand = by_hand.clone().find(|by| by.reason.needs_operator());
     match (by_hand, first) {
         (Some(by), _) => {
             blocked_as(ProgressState::Suspended, condition_reason(&by.reason), by.message.clone())

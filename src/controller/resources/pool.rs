@@ -6,9 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::condition::{
-    Condition, ConditionReason, Progress, ProgressState, condition_reason, needs_operator,
-};
+use super::condition::{Condition, ConditionReason, Progress, ProgressState, condition_reason};
 use super::{ObjectKind, StatusObject, truncate_text};
 use crate::controller::{Blocked, PublishedPlan, Status};
 use crate::model::plural::count;
@@ -111,7 +109,7 @@ fn pool_progress(
     };
     if let Some((why, until)) = status.quarantined.get(row.name.as_str()) {
         let message = format!("{why}; the pool launches nothing until {until}");
-        return of(ProgressState::Degraded, ConditionReason::Quarantined.into(), message);
+        return of(ProgressState::Retrying, ConditionReason::Quarantined.into(), message);
     }
     if changes == 0 {
         let message = "the nodes match the repository".to_owned();
@@ -122,7 +120,7 @@ fn pool_progress(
         let message = format!("{open} of {} pending or in progress", count(changes, "change"));
         return of(ProgressState::Progressing, ConditionReason::Progressing.into(), message);
     }
-    let by_hand = blocked.values().find(|by| needs_operator(&by.reason));
+    let by_hand = blocked.values().find(|by| by.reason.needs_operator());
     let state = if by_hand.is_some() { ProgressState::Suspended } else { ProgressState::Waiting };
     let first = by_hand.or(blocked.values().next()).expect("every change is blocked");
     of(state, condition_reason(&first.reason), first.message.clone())

@@ -59,8 +59,7 @@ struct WireStatus {
     started_at: Option<Timestamp>,
     #[serde(default)]
     finished_at: Option<Timestamp>,
-    /// Absent in objects of earlier versions, which have only conditions. Unknown values count as
-    /// absent.
+    /// Absent before the end. Unknown values, of a later version, count as absent.
     #[serde(default, deserialize_with = "known_verdict")]
     verdict: Option<WireVerdict>,
 }
@@ -196,7 +195,7 @@ fn change_outcome(row: WireOutcome) -> Result<ChangeOutcome, String> {
         "already-done" => Outcome::AlreadyDone,
         "dropped" => Outcome::Dropped { why },
         "skipped" => Outcome::Skipped { why },
-        "abandoned" | "given-up" => Outcome::Abandoned { why },
+        "abandoned" => Outcome::Abandoned { why },
         "continues" => Outcome::Continues { why },
         "failed" => Outcome::Failed { why },
         other => return Err(format!("the outcome `{}` is unknown", other.escape_debug())),

@@ -53,14 +53,18 @@ fn new_leader_keeps_served_revision_and_ci_deadline() {
         .revisions
         .waiting
         .as_ref()
-        .map(|waiting| (waiting.revision.commit.clone(), waiting.until));
-    assert_eq!(until, Some(("3".to_owned(), at(10 + 600))), "since the first that waits");
+        .map(|waiting| (waiting.revision.commit.clone(), waiting.serve_without_ci));
+    assert_eq!(
+        until,
+        Some(("3".to_owned(), ServeWithoutCi::After(at(10 + 600)))),
+        "since the first that waits"
+    );
     // The previous leader had served 3, and a later merge waits longer.
     read_ci_revision(&mut harness, 500, "4");
     lead_with_served(&mut harness, 550, "3", Some(1_100));
     assert_eq!(served_commit(&harness), Some("1"), "what it served itself stands in for 3");
     let fallback =
-        harness.state().revisions.fallback.as_ref().map(|fallback| fallback.commit.clone());
+        harness.state().revisions.required.as_ref().map(|fallback| fallback.commit.clone());
     assert_eq!(fallback.as_deref(), Some("3"));
     let mut read =
         Revision::clone(&harness.state().revisions.waiting.as_ref().expect("it waits").revision);
@@ -84,7 +88,7 @@ fn leader_without_served_revision(knows: bool) -> ControllerHarness {
     read_ci_revision(&mut harness, 10, "4");
     if !knows {
         // A process that has just started.
-        harness.modify(|state| (state.revisions.served, state.revisions.fallback) = (None, None));
+        harness.modify(|state| (state.revisions.served, state.revisions.required) = (None, None));
     }
     lead_with_served(&mut harness, 20, "3", Some(2_000));
     harness.modify(|state| state.planning.run = None);
@@ -110,8 +114,8 @@ fn planned_scope(harness: &mut ControllerHarness, seconds: i64) -> Option<PlanSc
 }
 
 #[test]
-fn stand_in_revision_launches_and_removes_nothing() {
-    for (knows, stands_in) in [(true, "1"), (false, "4")] {
+fn substitute_launches_and_removes_nothing() {
+    for (knows, substitute) in [(true, "1"), (false, "4")] {
         let mut harness = leader_without_served_revision(knows);
         for seconds in [30, 60, 400] {
             answer_read(
@@ -119,14 +123,14 @@ fn stand_in_revision_launches_and_removes_nothing() {
                 seconds,
                 Err(RevisionError::Unreadable("no route".to_owned())),
             );
-            assert_eq!(served_commit(&harness), Some(stands_in), "{seconds}");
+            assert_eq!(served_commit(&harness), Some(substitute), "{seconds}");
             let adds = PlanScope { running_pods_only: true, ..PlanScope::additive() };
             assert_eq!(planned_scope(&mut harness, seconds + 1), Some(adds), "{seconds}");
             assert_eq!(harness.state().mode(), Mode::Additive, "and interruptions are heeded");
-            assert!(!harness.state().revisions.is_reading_fallback, "not at once again");
+            assert!(!harness.state().revisions.is_reading_required, "not at once again");
         }
         let repository = harness.state().status().repository;
-        assert_eq!(repository.stands_in_for.as_deref(), Some("3"));
+        assert_eq!(repository.substitute_for.as_deref(), Some("3"));
         let why = repository.waiting.map(|(_, why)| why).unwrap_or_default();
         assert!(why.contains("commit 3") && why.contains("no route"), "{why}");
         // Its launches start.
@@ -138,13 +142,13 @@ fn stand_in_revision_launches_and_removes_nothing() {
         };
         assert!(waits(&harness), "they are being persisted");
         harness.step_at(800, Event::Timer);
-        assert!(harness.state().revisions.is_reading_fallback, "it is asked for again");
+        assert!(harness.state().revisions.is_reading_required, "it is asked for again");
         let mut revision =
             Revision::clone(harness.state().revisions.served.as_ref().expect("one stands in"));
         revision.commit = "3".to_owned();
         answer_read(&mut harness, 801, Ok(Arc::new(revision)));
         assert_eq!(
-            (served_commit(&harness), harness.state().revisions.serves_stand_in()),
+            (served_commit(&harness), harness.state().revisions.serves_substitute()),
             (Some("3"), false)
         );
         assert!(!waits(&harness), "what waited is planned of the one that is served");
@@ -154,7 +158,7 @@ fn stand_in_revision_launches_and_removes_nothing() {
             "over a look that is begun now"
         );
         assert_eq!(harness.state().mode(), Mode::Full);
-        assert_eq!(harness.state().status().repository.stands_in_for, None);
+        assert_eq!(harness.state().status().repository.substitute_for, None);
     }
 }
 
@@ -213,8 +217,9 @@ fn commit_that_changes_the_fleet_does_not_shorten_its_own_wait() {
         harness.step_at(1, Event::StateLoaded(Ok(Box::new(persisted))));
         harness.step_at(2, Event::BranchRead(Ok(Arc::new(before))));
         harness.step_at(10, Event::BranchRead(Ok(Arc::new(ci_revision("2", 1, fleet)))));
-        let waiting = harness.state().revisions.waiting.as_ref().map(|waiting| waiting.until);
-        assert_eq!(waiting, Some(at(10 + seconds)), "{fleet}");
+        let waiting =
+            harness.state().revisions.waiting.as_ref().map(|waiting| waiting.serve_without_ci);
+        assert_eq!(waiting, Some(ServeWithoutCi::After(at(10 + seconds))), "{fleet}");
     }
 }
 
@@ -244,7 +249,7 @@ fn missing_fallback_revision_serves_the_newest() {
         let mut harness = leader_without_served_revision(knows);
         answer_read(&mut harness, 30, Err(RevisionError::NotFound("not our ref".to_owned())));
         assert_eq!(
-            (served_commit(&harness), harness.state().revisions.serves_stand_in()),
+            (served_commit(&harness), harness.state().revisions.serves_substitute()),
             (Some("4"), false)
         );
         assert!(harness.state().revisions.waiting.is_none(), "it waits for nothing");
@@ -260,7 +265,7 @@ fn missing_fallback_revision_serves_the_newest() {
 }
 
 #[test]
-fn confirmations_survive_a_stand_in_revision() {
+fn confirmations_survive_a_substitute() {
     let mut harness = leader_without_served_revision(true);
     harness.modify(|state| {
         state.persistence.loaded.as_mut().expect("recalled").confirmed_removals.push("i-1".into());

@@ -19,19 +19,19 @@ use tokio::sync::mpsc;
 use super::forecast_task::ForecastTask;
 use super::status_log::StatusLogger;
 use super::{
-    CommitPlanner, Host, PageChannels, RepositoryReader, RunOptions, RuntimeError, StatusPage as _,
-    TrustedCommit, process_identity,
+    BlockingPlanner, Host, PageChannels, RepositoryReader, RunOptions, RuntimeError,
+    StatusPage as _, TrustedCommit, process_identity,
 };
 use crate::adapters::files::write_atomically;
 use crate::apply::Bounds;
 use crate::apply::ports::{CallEffect, Clock, PortError};
 use crate::catalog::Catalog;
 use crate::controller::{
-    ControllerState, ExternalPorts, PersistedState, PlanScope, Revision, RevisionError,
+    ControllerState, ExternalPorts, PersistedState, PlanScope, PodScope, Revision, RevisionError,
     RevisionPlanner, RevisionSource, Signal, SignalSource, StateStore, VerifiedCommit,
     run as run_controller,
 };
-use crate::model::ids::{NodeName, Uid};
+use crate::model::ids::Uid;
 use crate::model::observed::{Observed, Pod};
 use crate::plan::{Plan, RevalidatedPlan};
 use crate::simulator::{Delivery, World, eksctl_groups};
@@ -183,9 +183,9 @@ impl<R: RepositoryReader> RevisionSource for EmbeddedPorts<R> {
     }
 }
 
-impl<P: CommitPlanner> RevisionPlanner for EmbeddedPlanner<P> {
+impl<P: BlockingPlanner> RevisionPlanner for EmbeddedPlanner<P> {
     async fn plan(&self, world: Arc<Observed>, limits: PlanScope) -> Plan {
-        let plan = self.plans.make_plan(&world, limits);
+        let plan = self.plans.plan(&world, limits);
         if let Some(permit) = self.forecast_task.as_ref().and_then(|f| f.try_begin(&plan, &world)) {
             permit.publish_forecast(&self.plans, &world);
         }
@@ -196,9 +196,9 @@ impl<P: CommitPlanner> RevisionPlanner for EmbeddedPlanner<P> {
         &self,
         plan: Arc<Plan>,
         world: Arc<Observed>,
-        running: bool,
+        pods: PodScope,
     ) -> RevalidatedPlan {
-        self.plans.make_revalidated(&plan, &world, running)
+        self.plans.revalidate(&plan, &world, pods)
     }
 
     fn catalog(&self) -> &Catalog {
@@ -279,10 +279,6 @@ impl<R> StateStore for EmbeddedPorts<R> {
             reason,
             effect: CallEffect::Unknown,
         })
-    }
-
-    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
-        self.world.nominate(pod, node)
     }
 }
 

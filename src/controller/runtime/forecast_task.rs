@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
-use super::CommitPlanner;
+use super::BlockingPlanner;
 use crate::model::observed::Observed;
 use crate::plan::Plan;
 use crate::plan::forecast::Forecast;
@@ -45,10 +45,14 @@ impl Drop for ForecastPermit {
 
 impl ForecastPermit {
     /// Makes a forecast over `world` and publishes it. Returns the time it took.
-    pub(super) fn publish_forecast(self, plans: &impl CommitPlanner, world: &Observed) -> Duration {
+    pub(super) fn publish_forecast(
+        self,
+        plans: &impl BlockingPlanner,
+        world: &Observed,
+    ) -> Duration {
         let began = Instant::now();
         let to = world.taken_at.checked_add(FORECAST_HORIZON).unwrap_or(Timestamp::MAX);
-        self.0.sender.send_replace(Some(Arc::new(plans.make_forecast(world, to))));
+        self.0.sender.send_replace(Some(Arc::new(plans.forecast(world, to))));
         began.elapsed()
     }
 }

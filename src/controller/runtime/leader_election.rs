@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 
 use crate::adapters::kube::{
-    HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LOCK_POLL, LeaseError, LeaseLock,
+    HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LEASE_POLL, LeaseClient, LeaseError,
     LeaseRecord,
 };
 use crate::adapters::system_clock::SystemClock;
@@ -21,11 +21,10 @@ use crate::apply::ports::{CallEffect, Clock as _, PortError};
 use crate::controller::apply_record::read_persisted_state;
 use crate::controller::state_memory::StateMemory;
 use crate::controller::{LEASE_HOLDER_PREFIX, PersistedState, Signal, StateKeys, StateStore};
-use crate::model::ids::NodeName;
-use crate::model::observed::Pod;
+use crate::model::unavailable_offerings::ExclusionLimits;
 
 /// Renewal interval of the lease. It also bounds the time until a request for the lease is noticed.
-const RENEW_EVERY: Duration = Duration::from_secs(5);
+const CONTROLLER_RENEW_INTERVAL: Duration = Duration::from_secs(5);
 
 const RENEW_WITHIN: Duration = Duration::from_secs(8);
 
@@ -45,9 +44,9 @@ struct LeaseTiming {
 }
 
 const LEASE_TIMING: LeaseTiming = LeaseTiming {
-    renew_every: RENEW_EVERY,
+    renew_every: CONTROLLER_RENEW_INTERVAL,
     renew_within: RENEW_WITHIN,
-    poll: LOCK_POLL,
+    poll: LEASE_POLL,
     hand_over_within: HAND_OVER_WITHIN,
 };
 
@@ -55,7 +54,7 @@ const LEASE_TIMING: LeaseTiming = LeaseTiming {
 pub(super) struct LeaderElector {
     timing: LeaseTiming,
     kubernetes: Kubernetes,
-    lease: LeaseLock,
+    lease: LeaseClient,
     held: Mutex<Option<HeldLease>>,
     /// The keys that authenticate the persisted state, if any.
     state_keys: Option<StateKeys>,
@@ -78,7 +77,7 @@ impl LeaderElector {
         Self {
             timing: LEASE_TIMING,
             kubernetes: kubernetes.clone(),
-            lease: LeaseLock::new(kubernetes, LEASE_NAMESPACE, LEASE_NAME, name),
+            lease: LeaseClient::new(kubernetes, LEASE_NAMESPACE, LEASE_NAME, name),
             held: Mutex::default(),
             state_keys,
             memory: Mutex::default(),
@@ -264,8 +263,16 @@ fn timeout_error(within: Duration) -> PortError {
     PortError { verb: "renew lease".to_owned(), reason, effect: CallEffect::Unknown }
 }
 
-fn state_error(reason: String) -> PortError {
-    PortError { verb: "write persisted state".to_owned(), reason, effect: CallEffect::Unknown }
+fn state_error(verb: &str, reason: String) -> PortError {
+    PortError { verb: verb.to_owned(), reason, effect: CallEffect::Unknown }
+}
+
+fn read_error(reason: String) -> PortError {
+    state_error("read persisted state", reason)
+}
+
+fn write_error(reason: String) -> PortError {
+    state_error("write persisted state", reason)
 }
 
 impl StateStore for LeaderElector {
@@ -277,39 +284,29 @@ impl StateStore for LeaderElector {
             Some(keys) => self.memory().load(text.as_deref(), keys, &uid, now),
             None => read_persisted_state(text.as_deref()).map(|state| (state, None)),
         };
-        let (mut state, problem) = read.map_err(state_error)?;
+        let (mut state, problem) = read.map_err(read_error)?;
         if let Some(problem) = problem {
             tracing::warn!(consequence = problem.consequence(), "persisted state is not trusted");
         }
-        // Offerings that applies found sold out are excluded here as well.
-        for exclusion in unavailable_offerings.exclusions(now) {
-            let known = state.exclusions(now);
-            let same = |one: &&crate::model::observed::Exclusion| {
-                one.instance_type == exclusion.instance_type
-                    && one.zone == exclusion.zone
-                    && one.capacity_type == exclusion.capacity_type
-            };
-            if known.iter().find(same).is_none() {
-                state.record_sold_out(exclusion, now);
-            }
-        }
+        // Offerings that applies found without capacity are excluded here as well, and as long.
+        state.unavailable_offerings.merge(&unavailable_offerings, now, ExclusionLimits::APPLY);
         Ok(state)
     }
 
     async fn save(&self, state: &PersistedState) -> Result<(), PortError> {
         let _guard = self.write_lock.lock().await;
         let mut held =
-            self.held_lease().ok_or_else(|| state_error("the lease is not held".to_owned()))?;
+            self.held_lease().ok_or_else(|| write_error("the lease is not held".to_owned()))?;
         let now = SystemClock.now();
         let at = self.memory().next_seal(now);
         let text = match &self.state_keys {
             Some(keys) => keys.seal(state, at, &held.uid),
             None => serde_json::to_string(state).map_err(|error| error.to_string()),
         };
-        let text = text.map_err(state_error)?;
+        let text = text.map_err(write_error)?;
         if state.dropped_entries > 0 {
             let (dropped, bytes) = (state.dropped_entries, text.len());
-            tracing::warn!(dropped, bytes, "persisted state truncated; oldest entries dropped");
+            tracing::warn!(dropped, bytes, "persisted state shortened to fit the annotation");
         }
         held.controller_state = Some(text);
         match self.lease.renew(&held, now).await {
@@ -321,13 +318,9 @@ impl StateStore for LeaderElector {
             Err(LeaseError::Port(error)) => Err(error),
             Err(error @ (LeaseError::Lost { .. } | LeaseError::HeldByOther { .. })) => {
                 self.set_held(None);
-                Err(state_error(error.to_string()))
+                Err(write_error(error.to_string()))
             }
         }
-    }
-
-    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
-        self.kubernetes.nominate(pod, node).await
     }
 }
 

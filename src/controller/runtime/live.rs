@@ -29,7 +29,7 @@ use super::{
     process_identity, startup_retry, template_sweep,
 };
 use crate::adapters::aws::Aws;
-use crate::adapters::kube::{Kubernetes, LOCK_POLL, LeaseError, WatchedCluster};
+use crate::adapters::kube::{Kubernetes, LEASE_POLL, LeaseError, WatchedCluster};
 use crate::adapters::system_clock::SystemClock;
 use crate::apply::Bounds;
 use crate::apply::ports::Clock as _;
@@ -133,7 +133,7 @@ async fn acquire_within(elector: &LeaderElector, timeout: Duration) -> Result<()
             Ok(()) => return Ok(()),
             Err(error @ LeaseError::Port(_)) => return Err(error),
             Err(error) if Instant::now() >= until => return Err(error),
-            Err(_) => tokio::time::sleep(LOCK_POLL).await,
+            Err(_) => tokio::time::sleep(LEASE_POLL).await,
         }
     }
 }
@@ -233,7 +233,7 @@ impl BackgroundTasks {
             if once {
                 // `acquire_within` has taken the lease already, or failed.
                 while !*election.subscribe().borrow() {
-                    tokio::time::sleep(LOCK_POLL / 20).await;
+                    tokio::time::sleep(LEASE_POLL / 20).await;
                 }
             }
             election.run(election_signals).await;

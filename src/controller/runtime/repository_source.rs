@@ -9,12 +9,12 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
 use super::forecast_task::ForecastTask;
-use super::{CommitPlanner, ReadMarket, RepositoryReader, TrustedCommit};
+use super::{BlockingPlanner, ReadMarket, RepositoryReader, TrustedCommit};
 use crate::adapters::aws::{Aws, ClusterBootstrap, LaunchContext, MarketAnswers};
 use crate::adapters::git::{RepositoryTree, TreeBase};
 use crate::catalog::Catalog;
 use crate::controller::{
-    PlanScope, Revision, RevisionError, RevisionPlanner, RevisionSource, StartOptions,
+    PlanScope, PodScope, Revision, RevisionError, RevisionPlanner, RevisionSource, StartOptions,
     VerifiedCommit,
 };
 use crate::model::desired::Severity;
@@ -275,12 +275,12 @@ impl<R: RepositoryReader> RevisionSource for RepositorySource<R> {
     }
 }
 
-impl<P: CommitPlanner> RevisionPlanner for Arc<LivePlanner<P>> {
+impl<P: BlockingPlanner> RevisionPlanner for Arc<LivePlanner<P>> {
     async fn plan(&self, world: Arc<Observed>, limits: PlanScope) -> Plan {
         // The next launches belong to this plan.
         self.aws.set_launch_context(Arc::clone(&self.launch_context));
         let (planner, over) = (Self::clone(self), Arc::clone(&world));
-        let plan = run_blocking(move || planner.plans.make_plan(&over, limits)).await;
+        let plan = run_blocking(move || planner.plans.plan(&over, limits)).await;
         if let Some(permit) = self.forecast_task.try_begin(&plan, &world) {
             // The forecast does not delay the plan.
             let planner = Self::clone(self);
@@ -295,10 +295,10 @@ impl<P: CommitPlanner> RevisionPlanner for Arc<LivePlanner<P>> {
         &self,
         plan: Arc<Plan>,
         world: Arc<Observed>,
-        running: bool,
+        pods: PodScope,
     ) -> RevalidatedPlan {
         let planner = Self::clone(self);
-        run_blocking(move || planner.plans.make_revalidated(&plan, &world, running)).await
+        run_blocking(move || planner.plans.revalidate(&plan, &world, pods)).await
     }
 
     fn catalog(&self) -> &Catalog {

@@ -31,21 +31,37 @@ pub(super) struct StatusLogger<'r> {
 }
 
 struct LogEntry {
-    /// The name of the event, in one word.
+    /// The name of the event.
     event: &'static str,
+    /// Constant message of a JSON entry, whose fields have the values.
+    message: &'static str,
     is_warning: bool,
+    /// Line of the text log, with the values.
     text: String,
     /// Names and values of the objects concerned.
     fields: Vec<(&'static str, String)>,
 }
 
 impl LogEntry {
-    fn new(event: &'static str, text: impl Into<String>) -> Self {
-        Self { event, is_warning: false, text: text.into(), fields: Vec::new() }
+    fn new(event: &'static str, message: &'static str, text: impl Into<String>) -> Self {
+        Self { event, message, is_warning: false, text: text.into(), fields: Vec::new() }
     }
 
     fn warning(self) -> Self {
         Self { is_warning: true, ..self }
+    }
+
+    fn with_suspension(self, suspension: Option<&Suspension>) -> Self {
+        self.with_optional("by", suspension.map(|suspension| &suspension.by))
+            .with_optional("until", suspension.and_then(|suspension| suspension.until))
+            .with_optional("reason", suspension.map(|suspension| &suspension.reason))
+    }
+
+    fn with_optional<T: ToString>(self, name: &'static str, value: Option<T>) -> Self {
+        match value {
+            Some(value) => self.with_field(name, &value),
+            None => self,
+        }
     }
 
     fn with_field(mut self, name: &'static str, value: &impl ToString) -> Self {
@@ -76,8 +92,15 @@ impl<'r> StatusLogger<'r> {
             let summary = &plan.plan.summary;
             let subject = format!("{} {kinds:?} {summary:?}", plan.digest());
             if self.last_plan != subject {
-                let entry =
-                    LogEntry::new("plan", plan_text(plan)).with_field("plan", plan.digest());
+                let Summary { add, change, destroy, .. } = summary;
+                let blocked = plan.blocked.values().next().map(|first| &first.message);
+                let entry = LogEntry::new("plan_changed", "plan changed", plan_text(plan))
+                    .with_field("plan", plan.digest())
+                    .with_field("add", add)
+                    .with_field("change", change)
+                    .with_field("destroy", destroy)
+                    .with_field("blocked", &plan.blocked.len())
+                    .with_optional("reason", blocked);
                 self.log_if_changed(now, "plan", Some(entry));
                 self.last_plan = subject;
             }
@@ -96,24 +119,32 @@ impl<'r> StatusLogger<'r> {
                 1 => ", which has an error: nothing changes until it is fixed".to_owned(),
                 n => format!(", which has {n} errors: nothing changes until they are fixed"),
             };
-            LogEntry::new("commit", format!("serving {}{errors}", short_commit(commit)))
+            let text = format!("serving {}{errors}", short_commit(commit));
+            LogEntry::new("revision_served", "revision served", text)
                 .with_field("commit", commit)
+                .with_field("errors", &repository.problems)
         });
         self.log_if_changed(now, "commit", served);
         let waiting = repository.waiting.as_ref().map(|(commit, why)| {
             let text = format!("{} waits {why}", short_commit(commit));
-            LogEntry::new("waiting", text).with_field("commit", commit)
+            LogEntry::new("revision_waiting", "revision waits for CI", text)
+                .with_field("commit", commit)
+                .with_field("reason", why)
         });
         self.log_if_changed(now, "waiting", waiting);
-        let git = repository.reads.error.as_ref().map_or_else(String::new, |(why, _)| {
+        let error = repository.reads.error.as_ref().map(|(why, _)| why);
+        let text = error.map_or_else(String::new, |why| {
             format!("cannot read the repository; nothing is removed because of it: {why}")
         });
-        self.log_if_changed(now, "repository", Some(LogEntry::new("repository", git).warning()));
-        let world = status.world.as_ref().and_then(|world| world.reads.error.as_ref());
-        let world = world.map_or_else(String::new, |(why, _)| {
+        let entry = LogEntry::new("repository", "cannot read the repository", text);
+        self.log_if_changed(now, "repository", Some(entry.with_optional("error", error).warning()));
+        let error = status.world.as_ref().and_then(|world| world.reads.error.as_ref());
+        let error = error.map(|(why, _)| why);
+        let text = error.map_or_else(String::new, |why| {
             format!("cannot observe the cluster completely; nothing is changed: {why}")
         });
-        self.log_if_changed(now, "cluster", Some(LogEntry::new("cluster", world).warning()));
+        let entry = LogEntry::new("cluster", "cannot observe the cluster completely", text);
+        self.log_if_changed(now, "cluster", Some(entry.with_optional("error", error).warning()));
     }
 
     /// Logs a competing autoscaler.
@@ -124,11 +155,9 @@ impl<'r> StatusLogger<'r> {
                 "{autoscaler}: the controller only plans until it stops; deploy/migrate describes the migration"
             )
         });
-        self.log_if_changed(
-            now,
-            "competing_autoscaler",
-            Some(LogEntry::new("competing_autoscaler", text).warning()),
-        );
+        let entry = LogEntry::new("competing_autoscaler", "competing autoscaler runs", text);
+        let entry = entry.with_optional("autoscaler", autoscaler);
+        self.log_if_changed(now, "competing_autoscaler", Some(entry.warning()));
     }
 
     /// Logs terminating instances, break-glass, suspension and latched breakers.
@@ -138,12 +167,12 @@ impl<'r> StatusLogger<'r> {
         let is_gone = |subject: &String| {
             subject.starts_with("i-")
                 && !status
-                    .terminating
+                    .interrupted
                     .iter()
                     .any(|terminating| terminating.instance.as_str() == subject.as_str())
         };
         self.last_logged.retain(|subject, _| !is_gone(subject));
-        for terminating in &status.terminating {
+        for terminating in &status.interrupted {
             let when = terminating.deadline.map(|at| format!(" at {at:.0}")).unwrap_or_default();
             let blocked = terminating.replacement_blocked.as_ref();
             let blocked = blocked.map(|by| format!("; its replacement is blocked: {}", by.message));
@@ -152,13 +181,14 @@ impl<'r> StatusLogger<'r> {
                 "{} is terminating ({}){when}{blocked}",
                 terminating.instance, terminating.reason
             );
-            let entry =
-                LogEntry::new("terminating", text).with_field("instance", &terminating.instance);
-            let mut entry =
-                if terminating.replacement_blocked.is_some() { entry.warning() } else { entry };
-            if let Some(node) = &terminating.node {
-                entry = entry.with_field("node", node);
-            }
+            let blocked = terminating.replacement_blocked.as_ref().map(|by| &by.message);
+            let entry = LogEntry::new("instance_interrupted", "instance interrupted", text)
+                .with_field("instance", &terminating.instance)
+                .with_field("reason", &terminating.reason)
+                .with_optional("deadline", terminating.deadline)
+                .with_optional("replacement_blocked", blocked)
+                .with_optional("node", terminating.node.as_ref());
+            let entry = if blocked.is_some() { entry.warning() } else { entry };
             self.log_if_changed(now, terminating.instance.as_str(), Some(entry));
         }
         let until = |suspension: &Suspension| {
@@ -172,11 +202,9 @@ impl<'r> StatusLogger<'r> {
                 break_glass.reason
             )
         });
-        self.log_if_changed(
-            now,
-            "break_glass",
-            Some(LogEntry::new("break_glass", break_glass).warning()),
-        );
+        let entry = LogEntry::new("break_glass", "break-glass started", break_glass)
+            .with_suspension(status.break_glass.as_ref());
+        self.log_if_changed(now, "break_glass", Some(entry.warning()));
         let suspended = status.suspended.as_ref().map_or_else(String::new, |suspension| {
             format!(
                 "{} suspended the controller{}: {}",
@@ -185,10 +213,15 @@ impl<'r> StatusLogger<'r> {
                 suspension.reason
             )
         });
-        self.log_if_changed(now, "suspended", Some(LogEntry::new("suspended", suspended)));
+        let entry = LogEntry::new("suspended", "controller suspended", suspended)
+            .with_suspension(status.suspended.as_ref());
+        self.log_if_changed(now, "suspended", Some(entry));
         for breaker in &status.breakers {
             let text = format!("breaker {} latched: {}", breaker.name, breaker.why);
-            self.log_if_changed(now, &breaker.name, Some(LogEntry::new("breaker", text).warning()));
+            let entry = LogEntry::new("breaker", "breaker latched", text)
+                .with_field("breaker", &breaker.name)
+                .with_field("reason", &breaker.why);
+            self.log_if_changed(now, &breaker.name, Some(entry.warning()));
         }
     }
 
@@ -199,7 +232,8 @@ impl<'r> StatusLogger<'r> {
         let new = all.saturating_sub(self.logged_uncordoned);
         for UncordonedNode { node, instance, at: _ } in status.uncordoned.iter().take(new).rev() {
             let why = "an interrupted drain had left it cordoned, and the plan keeps it";
-            let entry = LogEntry::new("uncordoned", format!("{node} is uncordoned: {why}"));
+            let text = format!("{node} is uncordoned: {why}");
+            let entry = LogEntry::new("uncordoned", "stale cordon removed", text);
             self.write(now, &entry.with_field("node", node).with_field("instance", instance));
         }
         self.logged_uncordoned = all;
@@ -210,12 +244,18 @@ impl<'r> StatusLogger<'r> {
         let ends = usize::try_from(status.counters.completed_applies()).unwrap_or(usize::MAX);
         let new = ends.saturating_sub(self.logged_applies).min(status.history.len());
         for past in status.history.iter().take(new).rev() {
-            let entry = LogEntry::new("applied", apply_text(past)).with_field("plan", &past.digest);
-            let is_refused = past.refused.is_some();
-            self.write(
-                now,
-                &LogEntry { is_warning: is_refused, ..entry.with_field("commit", &past.commit) },
-            );
+            let message = match past.refused {
+                Some(_) => "apply refused before the first change",
+                None => "plan applied",
+            };
+            let mut entry = LogEntry::new("applied", message, apply_text(past))
+                .with_field("plan", &past.digest)
+                .with_field("commit", &past.commit)
+                .with_field("hourly_before", &past.hourly_before)
+                .with_field("hourly_after", &past.hourly_after)
+                .with_optional("reason", past.refused.as_ref());
+            entry.is_warning = past.refused.is_some();
+            self.write(now, &entry);
             if let (LogFormat::Json, Some(receipt)) = (self.format, &past.receipt) {
                 self.log_outcomes(now, past, receipt);
             }
@@ -226,13 +266,13 @@ impl<'r> StatusLogger<'r> {
     /// Logs the outcome of each change of an apply.
     fn log_outcomes(&mut self, now: Timestamp, past: &CompletedApply, receipt: &Receipt) {
         for change in &receipt.outcomes {
-            let entry =
-                LogEntry::new("change", outcome_text(change)).with_field("plan", &past.digest);
-            let mut entry = entry.with_field("change", &change.address);
-            if let Some(instance) = &change.instance_id {
-                entry = entry.with_field("instance", instance);
-            }
-            self.write(now, &LogEntry { is_warning: !change.outcome.is_settled(), ..entry });
+            let mut entry = LogEntry::new("change", "change finished", outcome_text(change))
+                .with_field("plan", &past.digest)
+                .with_field("change", &change.address)
+                .with_field("outcome", &outcome_text(change))
+                .with_optional("instance", change.instance_id.as_ref());
+            entry.is_warning = !change.outcome.is_settled();
+            self.write(now, &entry);
         }
     }
 
@@ -257,7 +297,7 @@ impl<'r> StatusLogger<'r> {
                 let fields: Map<String, Json> = fields
                     .map(|(name, value)| ((*name).to_owned(), value.as_str().into()))
                     .collect();
-                let line = json_line(now, level, entry.event, &entry.text, fields);
+                let line = json_line(now, level, entry.event, entry.message, fields);
                 self.reporter.report_raw(&format!("{line}\n"));
             }
         }

@@ -18,6 +18,7 @@ use crate::controller::resources::plan_name;
 use crate::controller::status_writer::{self, RecoveredHistory, WriterState};
 use crate::controller::{CompletedApply, Effect, Status, Suspension};
 use crate::model::event_reason::EventReason;
+use crate::model::ids::InstanceId;
 
 /// Time between two writes: objects change in bursts.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
@@ -50,32 +51,34 @@ pub(super) struct StatusOutput {
 impl StatusOutput {
     /// Returns whether the effects of a step need an event now, even if publishing is throttled.
     pub(super) fn has_events(effects: &[Effect]) -> bool {
-        effects.iter().any(|effect| matches!(effect, Effect::Cordon { .. }))
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Cordon { .. } | Effect::Uncordon { .. }))
     }
 
     /// Records the result of a step.
     pub(super) fn record(&self, status: &Status, effects: &[Effect]) {
         for effect in effects {
-            let Effect::Cordon { node, instance, mark } = effect else { continue };
-            let terminating = status.terminating.iter().find(|found| found.instance == *instance);
-            let (reason, message) = match (mark, terminating) {
-                (Some(_), _) => {
-                    let why = terminating.map_or("interrupted", |found| found.reason.as_str());
-                    let message = format!("cordoned: {instance} is terminating ({why})");
-                    (EventReason::Terminating, message)
-                }
-                (None, Some(_)) => {
-                    let message = "uncordoned: the drain was abandoned".to_owned();
-                    (EventReason::Uncordoned, message)
-                }
-                // Another actor has uncordoned the node: no event is needed.
-                (None, None) if !node.unschedulable => continue,
-                (None, None) => {
-                    let why = "an interrupted drain had left it cordoned";
-                    (EventReason::Uncordoned, format!("uncordoned: {why}, and the plan keeps it"))
-                }
-            };
-            self.add_event(EventSubject::Node(node.name.clone()), reason, message, status);
+            let interruption =
+                |instance: &InstanceId| status.interrupted.iter().find(|t| t.instance == *instance);
+            if let Effect::Cordon { node, instance, .. } = effect {
+                let found = interruption(instance);
+                let why = found.map_or("interrupted", |found| found.reason.as_str());
+                let message = format!("cordoned: {instance} is terminating ({why})");
+                let subject = EventSubject::Node(node.name.clone());
+                self.add_event(subject, EventReason::Terminating, message, status);
+            } else if let Effect::Uncordon { node, instance } = effect {
+                let message = match interruption(instance) {
+                    Some(_) => "uncordoned: the drain was abandoned",
+                    // Another actor has uncordoned the node: no event is needed.
+                    None if !node.unschedulable => continue,
+                    None => {
+                        "uncordoned: an interrupted drain had left it cordoned, and the plan keeps it"
+                    }
+                };
+                let subject = EventSubject::Node(node.name.clone());
+                self.add_event(subject, EventReason::Uncordoned, message.to_owned(), status);
+            }
         }
         self.note_break_glass(status);
         self.note_completed_applies(status);

@@ -40,7 +40,7 @@ fn leads(mode: Mode, world: Observed) -> ControllerHarness {
 
 /// Returns the end of uncordoning the node of an instance.
 fn uncordoned(instance: &str, end: Result<CordonOutcome, PortError>) -> Event {
-    Event::Cordoned { instance: instance.into(), mark: None, result: end }
+    Event::Uncordoned { instance: instance.into(), result: end }
 }
 
 const FIRST: &str = "uncordons node-of-i-1";
@@ -226,8 +226,7 @@ fn interrupted_node_is_cordoned_again_after_uncordon() {
     // The message arrives during the write, while the last observation shows a cordon.
     harness.interrupt(4, MessageKind::SpotInterruption, &["i-1"], Some(120));
     let leaving = CordonOutcome::Outdated;
-    let mark = Some(CordonReason::Interruption);
-    let cordoned_again = |end| Event::Cordoned { instance: "i-1".into(), mark, result: Ok(end) };
+    let cordoned_again = |end| Event::Cordoned { instance: "i-1".into(), result: Ok(end) };
     harness.step_at(5, cordoned_again(leaving));
     let mut done = harness.finish_saving(5);
     done.extend(harness.step_at(5, uncordoned("i-1", Ok(CordonOutcome::Written))));

@@ -136,3 +136,171 @@ pub enum BlockedReason {
     /// The change, or one that it depends on, is in progress.
     InProgress,
 }
+
+/// Blocks that end within this time are waited for.
+const SHORT_WAIT_MAX: SignedDuration = SignedDuration::from_mins(1);
+
+impl BlockedReason {
+    /// Returns the time at which the block ends or is checked once more, if it is known.
+    pub(in crate::controller) const fn ends_at(&self) -> Option<Timestamp> {
+        match self {
+            Self::OutsideWindow { opens: until } | Self::Suspended { until, .. } => *until,
+            Self::LaunchBudget { next: until, .. }
+            | Self::RemovalBudget { next: until, .. }
+            | Self::Settling { until }
+            | Self::ConsolidateAfter { until }
+            | Self::PodsArriving { until }
+            | Self::UnexplainedRemoval { until }
+            | Self::BackingOff { until }
+            | Self::Quarantined { until, .. }
+            | Self::LaunchInDoubt { until } => Some(*until),
+            Self::NotLeader
+            | Self::Mode { .. }
+            | Self::NotApplyable { .. }
+            | Self::NotApproved { .. }
+            | Self::NotConfirmed { .. }
+            | Self::MassRemoval { .. }
+            | Self::PodsMissing
+            | Self::MassUnready { .. }
+            | Self::Breaker { .. }
+            | Self::GroupBlocked { .. }
+            | Self::InProgress => None,
+        }
+    }
+
+    /// Returns true if the block lasts until an operator acts.
+    pub(in crate::controller) const fn needs_operator(&self) -> bool {
+        match self {
+            Self::Mode { .. }
+            | Self::NotApplyable { .. }
+            | Self::NotApproved { .. }
+            | Self::NotConfirmed { .. }
+            | Self::Breaker { .. } => true,
+            Self::Suspended { until, .. } => until.is_none(),
+            Self::OutsideWindow { opens } => opens.is_none(),
+            // A budget of zero never frees a place.
+            Self::LaunchBudget { most, .. } | Self::RemovalBudget { most, .. } => *most == 0,
+            Self::NotLeader
+            | Self::MassRemoval { .. }
+            | Self::UnexplainedRemoval { .. }
+            | Self::PodsMissing
+            | Self::Settling { .. }
+            | Self::ConsolidateAfter { .. }
+            | Self::PodsArriving { .. }
+            | Self::MassUnready { .. }
+            | Self::Quarantined { .. }
+            | Self::GroupBlocked { .. }
+            | Self::BackingOff { .. }
+            | Self::LaunchInDoubt { .. }
+            | Self::InProgress => false,
+        }
+    }
+    /// Returns true if a removal may stay blocked for hours or until an operator acts. Short blocks
+    /// are waited for, so that nothing is launched that the removal would make unnecessary.
+    pub(in crate::controller) fn delays_removal_for_long(&self, now: Timestamp) -> bool {
+        match self {
+            Self::Mode { .. }
+            | Self::NotConfirmed { .. }
+            | Self::Breaker { .. }
+            | Self::MassUnready { .. }
+            | Self::MassRemoval { .. }
+            | Self::UnexplainedRemoval { .. }
+            | Self::RemovalBudget { .. } => true,
+            Self::Settling { until }
+            | Self::ConsolidateAfter { until }
+            | Self::BackingOff { until } => until.duration_since(now) > SHORT_WAIT_MAX,
+            Self::NotLeader
+            | Self::Suspended { .. }
+            | Self::NotApplyable { .. }
+            | Self::OutsideWindow { .. }
+            | Self::NotApproved { .. }
+            | Self::LaunchBudget { .. }
+            | Self::PodsArriving { .. }
+            | Self::PodsMissing
+            | Self::Quarantined { .. }
+            | Self::GroupBlocked { .. }
+            | Self::LaunchInDoubt { .. }
+            | Self::InProgress => false,
+        }
+    }
+
+    /// Returns true if a launch may stay blocked for hours or until an operator acts. A block on
+    /// removals of the same change says nothing about the launch, and may itself wait until
+    /// interrupted instances are gone.
+    pub(in crate::controller) const fn prevents_launch_for_long(&self) -> bool {
+        match self {
+            Self::NotLeader
+            | Self::Mode { .. }
+            | Self::Suspended { .. }
+            | Self::NotApplyable { .. }
+            | Self::OutsideWindow { .. }
+            | Self::NotApproved { .. }
+            | Self::Breaker { .. }
+            | Self::LaunchBudget { most: 0, .. }
+            | Self::Quarantined { .. } => true,
+            Self::NotConfirmed { .. }
+            | Self::LaunchBudget { .. }
+            | Self::RemovalBudget { .. }
+            | Self::MassUnready { .. }
+            | Self::Settling { .. }
+            | Self::ConsolidateAfter { .. }
+            | Self::PodsArriving { .. }
+            | Self::PodsMissing
+            | Self::MassRemoval { .. }
+            | Self::UnexplainedRemoval { .. }
+            | Self::GroupBlocked { .. }
+            | Self::BackingOff { .. }
+            | Self::LaunchInDoubt { .. }
+            | Self::InProgress => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment() -> Timestamp {
+        "2026-11-01T10:00:00Z".parse().expect("a moment")
+    }
+
+    #[test]
+    fn blocks_that_never_end_need_an_operator() {
+        let (until, within) = (moment(), SignedDuration::from_hours(1));
+        let reason = || "upgrade".to_owned();
+        for (blocked, expected) in [
+            (BlockedReason::OutsideWindow { opens: None }, true),
+            (BlockedReason::OutsideWindow { opens: Some(until) }, false),
+            (BlockedReason::LaunchBudget { most: 0, within, next: until }, true),
+            (BlockedReason::LaunchBudget { most: 5, within, next: until }, false),
+            (BlockedReason::RemovalBudget { most: 0, within, next: until }, true),
+            (BlockedReason::RemovalBudget { most: 5, within, next: until }, false),
+            (BlockedReason::Suspended { reason: reason(), until: None }, true),
+            (BlockedReason::Suspended { reason: reason(), until: Some(until) }, false),
+            (BlockedReason::Quarantined { pool: "web".into(), until }, false),
+            (BlockedReason::NotConfirmed { pool: "web".into() }, true),
+            (BlockedReason::InProgress, false),
+        ] {
+            assert_eq!(blocked.needs_operator(), expected, "{blocked:?}");
+        }
+    }
+
+    #[test]
+    fn only_long_blocks_delay_a_removal_for_long() {
+        let now = moment();
+        for (minutes, expected) in [(0, false), (1, false), (2, true), (600, true)] {
+            let until = now + SignedDuration::from_mins(minutes);
+            let waits = [
+                BlockedReason::Settling { until },
+                BlockedReason::ConsolidateAfter { until },
+                BlockedReason::BackingOff { until },
+            ];
+            for blocked in waits {
+                assert_eq!(blocked.delays_removal_for_long(now), expected, "{blocked:?}");
+            }
+        }
+        let unready = BlockedReason::MassUnready { unready: 3, nodes: 4 };
+        assert!(unready.delays_removal_for_long(now));
+        assert!(!BlockedReason::InProgress.delays_removal_for_long(now));
+    }
+}

@@ -163,6 +163,13 @@ pub struct NodeState {
 }
 
 impl NodeState {
+    /// Returns the node name: the instance id while no node has joined.
+    #[must_use]
+    pub fn name_or_instance_id(&self) -> Option<NodeName> {
+        let of_instance = || self.instance_id.as_ref().map(|id| NodeName::from(id.as_str()));
+        self.node.clone().or_else(of_instance)
+    }
+
     /// Returns a state without properties, for a resource that is not a node.
     #[must_use]
     pub(crate) fn empty() -> Self {

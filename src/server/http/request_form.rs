@@ -89,7 +89,7 @@ fn parse_request(fields: &BTreeMap<String, String>) -> Result<OperatorRequest, S
             }
             Ok(OperatorRequest::BreakGlass { lasts, reason: reason()? })
         }
-        "end-break-glass" | "mend-glass" => Ok(OperatorRequest::EndBreakGlass),
+        "end-break-glass" => Ok(OperatorRequest::EndBreakGlass),
         "reset" => {
             let breaker = field("breaker")?.to_owned();
             // Resetting this breaker approves a plan, which the form must name.

@@ -225,9 +225,9 @@ pub const FAMILIES: &[MetricFamily] = &[
         "Time of the last apply with this verdict, in seconds since the Unix epoch.",
     ),
     gauge(
-        "fleetwright_instances_terminating",
+        "fleetwright_instances_interrupted",
         &["reason", "phase"],
-        "Instances being terminated by an external event (interruption, retirement, failure).",
+        "Interrupted instances (interruption, retirement, failure) that are being replaced, drained or terminated.",
     ),
     gauge(
         "fleetwright_offerings_unavailable",

@@ -93,16 +93,16 @@ pub(super) fn activity(samples: &mut Samples, status: &Status) {
         samples.add("fleetwright_last_apply_time_seconds", &[("verdict", verdict)], at);
     }
     let mut terminating: BTreeMap<(&str, &str), u32> = BTreeMap::new();
-    for instance in &status.terminating {
+    for instance in &status.interrupted {
         *terminating
             .entry((&instance.reason, crate::controller::labels::phase(instance.phase)))
             .or_insert(0) += 1;
     }
     for ((reason, phase), instances) in terminating {
         let labels = [("reason", reason), ("phase", phase)];
-        samples.add("fleetwright_instances_terminating", &labels, instances);
+        samples.add("fleetwright_instances_interrupted", &labels, instances);
     }
-    samples.add("fleetwright_offerings_unavailable", &[], status.sold_out.len());
+    samples.add("fleetwright_offerings_unavailable", &[], status.unavailable_offerings.len());
     for pool in status.quarantined.keys() {
         samples.add("fleetwright_pool_quarantined", &[("pool", pool.as_str())], true);
     }

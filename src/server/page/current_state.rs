@@ -174,11 +174,11 @@ fn preview_alert(reads: &SourceState) -> Option<String> {
 
 /// Renders the instances that an external event terminates.
 pub(super) fn terminating(status: &Status) -> String {
-    if status.terminating.is_empty() {
+    if status.interrupted.is_empty() {
         return String::new();
     }
     let mut rows = String::new();
-    for instance in status.terminating.iter().take(TERMINATING_LISTED_MAX) {
+    for instance in status.interrupted.iter().take(TERMINATING_LISTED_MAX) {
         let deadline = instance
             .deadline
             .map_or_else(String::new, |at| format!("in {}", span(at.duration_since(status.now))));

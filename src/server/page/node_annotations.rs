@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::controller::{BlockedReason, PublishedPlan, Status, TerminatingInstance, labels};
+use crate::controller::{BlockedReason, InterruptionStatus, PublishedPlan, Status, labels};
 use crate::model::ids::{Address, InstanceId};
 use crate::render::html_fragments::{NodeAnnotation, NodeAnnotations, NodeMark, span};
 
@@ -24,7 +24,7 @@ pub(super) fn node_annotations(status: &Status, current: &PublishedPlan) -> Node
         }
     }
     let instances = instances(current);
-    for instance in &status.terminating {
+    for instance in &status.interrupted {
         if let Some(address) = instances.get(&instance.instance) {
             let note = drain(status, instance);
             annotations
@@ -41,7 +41,7 @@ fn instances(current: &PublishedPlan) -> BTreeMap<&InstanceId, &Address> {
         .collect()
 }
 
-fn drain(status: &Status, instance: &TerminatingInstance) -> String {
+fn drain(status: &Status, instance: &InterruptionStatus) -> String {
     let since = span(status.now.duration_since(instance.since));
     let deadline = instance.deadline.map_or_else(String::new, |at| {
         format!(", terminates in {}", span(at.duration_since(status.now)))

@@ -69,14 +69,19 @@ fn nodes_report_configured_resources() {
     advance(&world, seconds(1));
     let world = open();
     launch(&world, &request("a"));
-    launch(&world, &LaunchRequest { instance_type: "c5.large".into(), ..request("b") });
+    let other = request_with("b", |offering| offering.instance_type = "c5.large".into());
+    launch(&world, &other);
     advance(&world, MINUTE);
     for node in nodes(&world) {
         let instance = node.instance.as_ref().map(|id| world.observed().instances[id].clone());
         if instance.expect("runs").instance_type.as_str() == "m5.large" {
             assert_eq!((&node.capacity, &node.allocatable), (&capacity, &allocatable));
         } else {
-            assert_eq!(node.allocatable, request("b").allocatable, "as its launch expected");
+            assert_eq!(
+                node.allocatable,
+                request("b").offerings[0].allocatable,
+                "as its launch expected"
+            );
         }
     }
 }

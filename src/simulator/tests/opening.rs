@@ -44,7 +44,8 @@ fn closed_node_takes_no_pod_until_it_is_opened() {
 fn nominated_pods_find_their_room_whatever_arrived_first() {
     let world = closed_fleet();
     let [one, two] = <[Node; 2]>::try_from(nodes(&world)).expect("two nodes");
-    let nominate = |pod: &Pod, node: &Node| world.nominate(pod, &node.name).expect("it exists");
+    let nominate =
+        |pod: &Pod, node: &Node| run(world.nominate(pod, &node.name)).expect("it exists");
     nominate(&pods(&world, "b-large")[0], &one);
     let small = pods(&world, "a-small");
     nominate(&small[0], &one);
@@ -57,14 +58,14 @@ fn nominated_pods_find_their_room_whatever_arrived_first() {
     assert_eq!((large.node.as_ref(), large.nominated.as_ref()), (Some(&one.name), None));
     // A nomination of a pod that no longer exists is refused.
     let gone = Pod { uid: "gone".into(), ..Pod::clone(large) };
-    assert!(world.nominate(&gone, &one.name).is_err());
+    assert!(run(world.nominate(&gone, &one.name)).is_err());
 }
 
 #[test]
 fn reserved_room_is_free_for_nobody_else() {
     let world = closed_fleet();
     let [one, two] = <[Node; 2]>::try_from(nodes(&world)).expect("two nodes");
-    world.nominate(&pods(&world, "b-large")[0], &one.name).expect("it exists");
+    run(world.nominate(&pods(&world, "b-large")[0], &one.name)).expect("it exists");
     // Only the node without a nomination opens: the pod keeps its nomination.
     run(world.open(&two)).expect("known");
     settle(&world);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use crate::apply::ports::{Cluster, LaunchRequest};
+use crate::apply::ports::Cluster;
 use crate::model::ids::WorkloadKind;
 use crate::model::observed::{Observed, PodPhase};
 use crate::model::pod::{PodTemplate, Selector, Volume, VolumeSource};
@@ -14,7 +14,7 @@ use crate::model::storage::{
 };
 use crate::simulator::{DeliveredWorkload, Delivery, World};
 use crate::testing::pods::one_of;
-use crate::testing::simulator::{id, launch, pods, request, run, template, world};
+use crate::testing::simulator::{id, launch, pods, request_with, run, template, world};
 
 fn settle(world: &World) {
     world.settle(SignedDuration::from_mins(10)).expect("in memory");
@@ -25,7 +25,7 @@ fn fleet(zones: &[&str]) -> World {
     let world = world();
     for (n, zone) in zones.iter().enumerate() {
         let labels = [label(key::ZONE, zone), label(key::INSTANCE_TYPE, "m5.large")].into();
-        launch(&world, &LaunchRequest { labels, ..request(&format!("token-{n}")) });
+        launch(&world, &request_with(&format!("token-{n}"), |offering| offering.labels = labels));
     }
     settle(&world);
     world

@@ -6,7 +6,7 @@ use aws_sdk_ec2::Client;
 use aws_sdk_ec2::types::{Filter, LaunchTemplateHttpTokensState, Tag};
 use fleetwright::adapters::aws::{Aws, ClusterEndpoint, LaunchContext, TemplateGcResult};
 use fleetwright::apply::ports::{
-    Cloud, LaunchOutcome, LaunchRequest, LaunchedInstance, PrerequisiteState,
+    Cloud, LaunchOffering, LaunchOutcome, LaunchRequest, LaunchedInstance, PrerequisiteState,
 };
 use fleetwright::manifest::read;
 use fleetwright::model::desired::{Desired, Fleet, Tree, TreeFile};
@@ -92,18 +92,19 @@ pub(super) fn request(zone: &str) -> LaunchRequest {
     let tags = [(tag::CLUSTER, CLUSTER), (tag::POOL, "web"), (tag::KEY, "0")];
     LaunchRequest {
         token: "token-1".into(),
-        instance_type: "m5.large".into(),
-        zone: zone.into(),
+        offerings: vec![LaunchOffering {
+            instance_type: "m5.large".into(),
+            zone: zone.into(),
+            labels: [("team".into(), "web".into())].into(),
+            capacity: Resources::default(),
+            allocatable: Resources::default(),
+        }],
         capacity_type: CapacityType::OnDemand,
         reservation: None,
         image: "ami".into(),
         tags: tags.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-        labels: [("team".into(), "web".into())].into(),
         taints: Vec::new(),
         startup_taints: Vec::new(),
-        capacity: Resources::default(),
-        allocatable: Resources::default(),
-        alternatives: Vec::new(),
     }
 }
 

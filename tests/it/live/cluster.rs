@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright::adapters::kube::{Kubernetes, LeaseError, LeaseLock};
-use fleetwright::apply::ports::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome};
+use fleetwright::adapters::kube::{Kubernetes, LeaseClient, LeaseError};
+use fleetwright::apply::ports::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome, PortError};
 use fleetwright::model::ids::WorkloadKind;
 use fleetwright::model::observed::{
     CORDONED_ANNOTATION, CordonMark, CordonReason, GRACE_PERIOD_ANNOTATION, Node, Pod,
@@ -227,11 +227,23 @@ async fn check_one_node(kubernetes: &Kubernetes, objects: &ClusterObjects) {
     assert_eq!((missing.node, missing.pods), (None, vec![]));
 }
 
+/// Cordons a node with `mark`, or uncordons it if there is none.
+pub(super) async fn set_cordon(
+    cluster: &impl Cluster,
+    node: &Node,
+    mark: Option<CordonMark>,
+) -> Result<CordonOutcome, PortError> {
+    match mark {
+        Some(mark) => cluster.cordon(node, mark).await,
+        None => cluster.uncordon(node).await,
+    }
+}
+
 async fn check_cordons(kubernetes: &Kubernetes) {
     let node = kubernetes.objects().await.expect("read").nodes.remove(0);
     let drain = Some(CordonReason::Drain);
     let another = Node { uid: "another".into(), ..node.clone() };
-    let another = kubernetes.cordon(&another, drain.map(Into::into)).await.expect("answered");
+    let another = set_cordon(kubernetes, &another, drain.map(Into::into)).await.expect("answered");
     assert_eq!(another, CordonOutcome::Outdated);
     assert!(!kubernetes.objects().await.expect("read").nodes[0].unschedulable);
     let began: Timestamp = "2026-11-27T12:00:00Z".parse().expect("a time");
@@ -241,10 +253,10 @@ async fn check_cordons(kubernetes: &Kubernetes) {
     };
     for reason in [drain, Some(CordonReason::Interruption), None] {
         let node = kubernetes.objects().await.expect("read").nodes.remove(0);
-        let written = kubernetes.cordon(&node, reason.map(mark)).await.expect("answered");
+        let written = set_cordon(kubernetes, &node, reason.map(mark)).await.expect("answered");
         assert_eq!(written, CordonOutcome::Written);
         // The observed node is outdated by now.
-        let repeated = kubernetes.cordon(&node, None).await.expect("answered");
+        let repeated = kubernetes.uncordon(&node).await.expect("answered");
         assert_eq!(repeated, CordonOutcome::Outdated);
         let seen = kubernetes.objects().await.expect("read").nodes.remove(0);
         assert_eq!((seen.unschedulable, seen.cordon_reason()), (reason.is_some(), reason));
@@ -278,7 +290,7 @@ async fn check_cordons_with_other_writers(kubernetes: &Kubernetes, client: &Clie
         {
             // A conflict is a transient error and never counts as an outdated node.
             while let Err(error) =
-                kubernetes.cordon(seen, reason.map(Into::into)).await.map(|outcome| {
+                set_cordon(kubernetes, seen, reason.map(Into::into)).await.map(|outcome| {
                     assert_eq!(outcome, CordonOutcome::Written);
                 })
             {
@@ -310,7 +322,8 @@ async fn check_cordons_with_other_writers(kubernetes: &Kubernetes, client: &Clie
         send(client, "PATCH", &path, MERGE, &patch).await;
         let before = kubernetes.objects().await.expect("read").nodes.remove(0);
         for reason in [Some(CordonReason::Drain), Some(CordonReason::Interruption), None] {
-            let written = kubernetes.cordon(&seen, reason.map(Into::into)).await.expect("answered");
+            let written =
+                set_cordon(kubernetes, &seen, reason.map(Into::into)).await.expect("answered");
             assert_eq!(written, CordonOutcome::Outdated, "{patch}");
         }
         assert_eq!(kubernetes.objects().await.expect("read").nodes.remove(0), before);
@@ -377,7 +390,7 @@ async fn check_deletions(kubernetes: &Kubernetes) {
 
 async fn check_lease(kubernetes: &Kubernetes) {
     let lease = |holder: &str| {
-        LeaseLock::new(kubernetes, "kube-system", "fleetwright-apply", holder.to_owned())
+        LeaseClient::new(kubernetes, "kube-system", "fleetwright-apply", holder.to_owned())
     };
     let (first, second) = (lease("first"), lease("second"));
     let held = first.acquire(Timestamp::now()).await.expect("free");
@@ -404,7 +417,7 @@ async fn check_lease(kubernetes: &Kubernetes) {
 
 /// Checks that one of two concurrent candidates acquires a lease, independent of their clocks. The
 /// holder keeps it although another process writes to the lease.
-async fn check_concurrent_candidates(third: &LeaseLock, fourth: &LeaseLock) {
+async fn check_concurrent_candidates(third: &LeaseClient, fourth: &LeaseClient) {
     let hours = |n: i64| {
         let at = Timestamp::now().checked_add(jiff::SignedDuration::from_hours(n));
         at.expect("a time")

@@ -29,15 +29,17 @@ fn offering(instance_type: &str, zone: &str) -> LaunchOffering {
 
 /// Returns a request of four offerings. The node class has no subnet in the zone of the third.
 fn request_of_four(token: &str, capacity_type: CapacityType) -> LaunchRequest {
+    let request = request("us-east-1a");
     LaunchRequest {
         token: token.to_owned(),
         capacity_type,
-        alternatives: vec![
+        offerings: vec![
+            request.offerings[0].clone(),
             offering("m6i.large", "us-east-1a"),
             offering("m5.large", "us-east-1c"),
             offering("m5.large", "us-east-1b"),
         ],
-        ..request("us-east-1a")
+        ..request
     }
 }
 
@@ -66,7 +68,7 @@ fn fleet_offers_every_offering_with_a_subnet() {
         ] {
             let request = request_of_four(capacity_type.as_str(), capacity_type);
             let first = launched(aws.launch(&request).await.expect("an answer"));
-            assert_eq!((first.offering, first.unavailable), (0, vec![]));
+            assert_eq!((first.offering, first.unavailable), (Some(0), vec![]));
             let form = last_fleet(&proxy);
             let options = if capacity_type.is_spot() { "SpotOptions" } else { "OnDemandOptions" };
             assert_eq!(form[&format!("{options}.AllocationStrategy")], strategy);
@@ -103,7 +105,7 @@ fn outcome_names_the_offering_that_ec2_chose() {
             proxy.edit_additions(|additions| additions.fleet_choice = Some(choice));
             let request = request_of_four(&format!("choice-{choice}"), CapacityType::Spot);
             let outcome = launched(aws.launch(&request).await.expect("an answer"));
-            assert_eq!(outcome.offering, offering);
+            assert_eq!(outcome.offering, Some(offering));
             let again = launched(aws.launch(&request).await.expect("an answer"));
             assert_eq!(again, outcome, "the same token is the same launch");
             let listed = aws.inventory().await.expect("a list").instances;

@@ -10,7 +10,7 @@ use kube::{Client, Config};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::cluster::{runtime, send};
+use super::cluster::{runtime, send, set_cordon};
 use crate::sandbox::{Sandbox, quickstart};
 
 /// Timeout of each wait.
@@ -78,7 +78,8 @@ fn watches_equal_lists_and_report_a_lost_server() {
         for reason in [Some(CordonReason::Drain), None, Some(CordonReason::Interruption)] {
             let before = watched.objects().await.expect("observed").nodes;
             let node = before.into_iter().find(|node| node.name == name).expect("the node");
-            let outcome = watched.cordon(&node, reason.map(Into::into)).await.expect("answered");
+            let outcome =
+                set_cordon(&watched, &node, reason.map(Into::into)).await.expect("answered");
             assert_eq!(outcome, CordonOutcome::Written);
             let observed = watched.objects().await.expect("observed");
             let mut nodes = observed.nodes.iter();

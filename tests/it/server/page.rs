@@ -118,7 +118,7 @@ fn nodes_show_drains_and_changes_in_progress() {
     let plan = status.plan.as_ref().expect("a plan").plan.clone();
     let kept = plan.resource_changes.iter().find(|row| row.change.actions == [Action::NoOp]);
     let id = kept.and_then(|row| row.change.before.as_ref()?.instance_id.clone());
-    status.terminating[0].instance = id.expect("an instance");
+    status.interrupted[0].instance = id.expect("an instance");
     let html = render_page(&status, CONTROLLER);
     assert!(html.contains("<b class=\"mark\">draining</b>"), "{html}");
     assert!(html.contains("draining for 1m: spot-interruption, terminates in 1m"), "{html}");

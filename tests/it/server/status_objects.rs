@@ -312,6 +312,12 @@ fn pools_report_served_commit_and_problems() {
     assert_eq!(names, ["general", "memory"]);
     let quarantined = condition(&pools[0], "Ready").expect("a condition");
     assert_eq!(quarantined["reason"], "Quarantined");
+    // It ends by itself.
+    assert!(condition(&pools[0], "Reconciling").is_some(), "{:?}", pools[0].status);
+    assert_eq!(
+        (condition(&pools[0], "Stalled"), &pools[0].status["health"]),
+        (None, &json!("Degraded"))
+    );
     assert!(pools[0].status["commit"].is_string());
     assert_eq!(condition(&pools[1], "Stalled").expect("a condition")["reason"], "NotApplyable");
     let mut odd = failing();

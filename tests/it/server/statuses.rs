@@ -9,8 +9,8 @@ use std::sync::Arc;
 use fleetwright::apply::{ApplyStatus, ChangeOutcome, Outcome, Receipt};
 use fleetwright::controller::{
     ActionFailure, ApprovedBy, Blocked, BlockedReason, Breaker, CompletedApply, ControllerAction,
-    Counter, Counters, InterruptionPhase, Mode, PlanTotals, PublishedPlan, RepositoryStatus,
-    SourceState, Status, Suspension, TerminatingInstance, UncordonedNode, WorldStatus,
+    Counter, Counters, InterruptionPhase, InterruptionStatus, Mode, PlanTotals, PublishedPlan,
+    RepositoryStatus, SourceState, Status, Suspension, UncordonedNode, WorldStatus,
 };
 use fleetwright::model::commit::CommitOrigin;
 use fleetwright::model::desired::PoolLimits;
@@ -100,8 +100,8 @@ pub(crate) fn starting() -> Status {
         superseded: Vec::new(),
         history_error: None,
         uncordoned: Vec::new(),
-        terminating: Vec::new(),
-        sold_out: Vec::new(),
+        interrupted: Vec::new(),
+        unavailable_offerings: Vec::new(),
         quarantined: BTreeMap::new(),
         failing_actions: BTreeMap::new(),
         persisted_state: fleetwright::controller::PersistedStateSize::default(),
@@ -324,7 +324,7 @@ pub(crate) fn busy() -> Status {
             instance: "i-0123456789abcdef1".into(),
             at: minutes_ago(25),
         }],
-        terminating: vec![TerminatingInstance {
+        interrupted: vec![InterruptionStatus {
             instance: "i-0123456789abcdef0".into(),
             node: Some("ip-10-0-3-17.eu-west-1.compute.internal".into()),
             reason: "spot-interruption".to_owned(),
@@ -333,7 +333,7 @@ pub(crate) fn busy() -> Status {
             phase: InterruptionPhase::Draining,
             replacement_blocked: None,
         }],
-        sold_out: vec![Exclusion {
+        unavailable_offerings: vec![Exclusion {
             instance_type: Some("m7g.large".into()),
             zone: Some("eu-west-1a".into()),
             capacity_type: Some(CapacityType::Spot),

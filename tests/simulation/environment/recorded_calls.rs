@@ -107,9 +107,11 @@ impl std::fmt::Debug for CallKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Launch(request, end) => {
-                let (kind, zone) = (&request.instance_type, &request.zone);
+                let offerings = request.offerings.iter();
+                let offerings = offerings.map(|of| format!("{} {}", of.instance_type, of.zone));
+                let offerings = offerings.collect::<Vec<_>>().join(" or ");
                 let end = end.as_ref().map_or("nothing", InstanceId::as_str);
-                write!(f, "launches {kind} {zone} {}: {end}", request.capacity_type)
+                write!(f, "launches {offerings} {}: {end}", request.capacity_type)
             }
             Self::Terminate(TerminatedInstance { id, left, .. }) => {
                 write!(f, "terminates {id}, {} pods left", left.len())

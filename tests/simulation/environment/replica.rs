@@ -231,6 +231,32 @@ impl Cloud for Replica {
     }
 }
 
+impl Replica {
+    /// Cordons a node with `mark`, or uncordons it if there is none.
+    async fn write_cordon(
+        &self,
+        verb: &str,
+        node: &Node,
+        mark: Option<CordonMark>,
+    ) -> Result<CordonOutcome, PortError> {
+        let by = self.write_call(verb).await?;
+        if self.shared.faults.get().kubernetes_down {
+            return Err(failed(verb));
+        }
+        let ours = self.shared.may_cordon(&node.name, mark.is_some());
+        let outcome = match mark {
+            Some(mark) => self.shared.world.cordon(node, mark).await?,
+            None => self.shared.world.uncordon(node).await?,
+        };
+        if outcome == CordonOutcome::Written {
+            let kind = CallKind::Cordon { node: node.name.clone(), on: mark.is_some(), ours };
+            self.shared.note(&by, kind);
+        }
+        self.reply(verb).await?;
+        Ok(outcome)
+    }
+}
+
 impl Cluster for Replica {
     async fn objects(&self) -> Result<ClusterObjects, PortError> {
         let began = self.shared.time.now();
@@ -265,23 +291,12 @@ impl Cluster for Replica {
         Ok(now)
     }
 
-    async fn cordon(
-        &self,
-        node: &Node,
-        mark: Option<CordonMark>,
-    ) -> Result<CordonOutcome, PortError> {
-        let by = self.write_call("cordon node").await?;
-        if self.shared.faults.get().kubernetes_down {
-            return Err(failed("cordon node"));
-        }
-        let ours = self.shared.may_cordon(&node.name, mark.is_some());
-        let outcome = self.shared.world.cordon(node, mark).await?;
-        if outcome == CordonOutcome::Written {
-            let kind = CallKind::Cordon { node: node.name.clone(), on: mark.is_some(), ours };
-            self.shared.note(&by, kind);
-        }
-        self.reply("cordon node").await?;
-        Ok(outcome)
+    async fn cordon(&self, node: &Node, mark: CordonMark) -> Result<CordonOutcome, PortError> {
+        self.write_cordon("cordon node", node, Some(mark)).await
+    }
+
+    async fn uncordon(&self, node: &Node) -> Result<CordonOutcome, PortError> {
+        self.write_cordon("uncordon node", node, None).await
     }
 
     async fn open(&self, node: &Node) -> Result<(), PortError> {
@@ -293,6 +308,13 @@ impl Cluster for Replica {
         self.shared.note(&by, CallKind::Open(node.name.clone()));
         self.shared.world.open(node).await?;
         self.reply(VERB).await
+    }
+
+    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        let by = self.write_call("nominate pod").await?;
+        self.shared.note(&by, CallKind::Nominate(pod.uid.clone(), node.clone()));
+        self.shared.world.nominate(pod, node).await?;
+        self.reply("nominate pod").await
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
@@ -379,13 +401,6 @@ impl StateStore for Replica {
         *self.shared.persisted_state.borrow_mut() =
             PersistedState { ci_apply: applied, ..persisted_state.clone() };
         self.reply("write record").await
-    }
-
-    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
-        let by = self.write_call("nominate pod").await?;
-        self.shared.note(&by, CallKind::Nominate(pod.uid.clone(), node.clone()));
-        self.shared.world.nominate(pod, node)?;
-        self.reply("nominate pod").await
     }
 }
 

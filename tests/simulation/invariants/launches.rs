@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fleetwright::apply::EarlierLaunch;
-use fleetwright::apply::ports::LaunchRequest;
+use fleetwright::apply::ports::{LaunchOffering, LaunchRequest};
 use fleetwright::controller::Status;
 use fleetwright::model::desired::ControllerSettings;
 use fleetwright::model::ids::{Address, ChangeId, InstanceId, PlanId, PoolName};
@@ -32,17 +32,17 @@ pub(super) struct ApprovedLaunch {
 impl ApprovedLaunch {
     /// Returns whether each offering of a request is the planned node or one of its alternatives.
     fn is_of(&self, request: &LaunchRequest) -> bool {
-        request.offerings().all(|alone| self.covers(&alone))
+        request.offerings.iter().all(|offering| self.covers(request, offering))
     }
 
-    fn covers(&self, request: &LaunchRequest) -> bool {
+    fn covers(&self, request: &LaunchRequest, requested: &LaunchOffering) -> bool {
         let Self { node, alternatives, unit: _, plan: _, begun: _, waits: _ } = self;
-        let is_planned = node.instance_type.as_ref() == Some(&request.instance_type)
-            && node.zone.as_ref() == Some(&request.zone)
+        let is_planned = node.instance_type.as_ref() == Some(&requested.instance_type)
+            && node.zone.as_ref() == Some(&requested.zone)
             && node.capacity_type == Some(request.capacity_type);
         let stands_in = |offering: &Alternative| {
-            offering.instance_type == request.instance_type
-                && offering.zone == request.zone
+            offering.instance_type == requested.instance_type
+                && offering.zone == requested.zone
                 && offering.capacity_type == request.capacity_type
         };
         // A request without a pool tag violates another check.

@@ -43,7 +43,7 @@ impl PlanStability {
     /// Records a full planning request and the plan that the replica holds.
     pub(super) fn record_request(&mut self, replica: usize, effect: &Effect, status: &Status) {
         if let Effect::Plan { commit, world, limits, .. } = effect
-            && limits.is_full()
+            && limits.is_unlimited()
         {
             let held = status.plan.as_ref().map(|now| Arc::clone(&now.plan));
             let (commit, world) = (commit.clone(), Arc::clone(world));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fleetwright::controller::{
-    BlockedReason, Effect, InterruptionPhase, PublishedPlan, TerminatingInstance,
+    BlockedReason, Effect, InterruptionPhase, InterruptionStatus, PublishedPlan,
 };
 use fleetwright::model::desired::{ControllerSettings, CountOrShare, Mode, RateLimit};
 use fleetwright::model::ids::{Address, ChangeId, InstanceId, NodeName, PlanId, WorkloadId};
@@ -87,7 +87,7 @@ impl InvariantChecks {
 
     /// I9: a node in a drain is not uncordoned, and neither is a node that the plan removes.
     pub(super) fn check_uncordon(&mut self, effect: &Effect, step: &ReplicaStep<'_>) {
-        let Effect::Cordon { instance, node, mark: None } = effect else { return };
+        let Effect::Uncordon { instance, node } = effect else { return };
         // A drain whose period ended long ago is reverted if something blocks it.
         let began = node.grace_period_began_at();
         let is_overdue = began.is_some_and(|began| {
@@ -96,7 +96,7 @@ impl InvariantChecks {
         });
         let node = &node.name;
         let is_terminating =
-            step.status.terminating.iter().any(|terminating| terminating.instance == *instance);
+            step.status.interrupted.iter().any(|terminating| terminating.instance == *instance);
         let applying = &step.status.in_progress;
         // The apply of a terminating instance is known.
         let drains = |plan: &PlanId| self.drains.get(plan).is_none_or(|all| all.contains(instance));
@@ -208,14 +208,14 @@ impl InvariantChecks {
     pub(super) fn record_drains(
         &mut self,
         step: &ReplicaStep<'_>,
-        terminating: &BTreeMap<InstanceId, TerminatingInstance>,
+        terminating: &BTreeMap<InstanceId, InterruptionStatus>,
     ) {
         let before = self.terminating.get(&step.replica);
-        let drains = |terminating: &TerminatingInstance| {
+        let drains = |terminating: &InterruptionStatus| {
             matches!(terminating.phase, InterruptionPhase::Draining)
         };
         let later = step.now.checked_add(FORCED_EVICTION_LEAD).unwrap_or(step.now);
-        let long = |terminating: &TerminatingInstance| {
+        let long = |terminating: &InterruptionStatus| {
             terminating.deadline.is_none_or(|deadline| deadline > later)
         };
         let held = step.status.plan.iter().flat_map(blocked_workloads).collect::<BTreeSet<_>>();
@@ -293,7 +293,7 @@ impl InvariantChecks {
         &mut self,
         call: &RecordedCall,
         ended: &TerminatedInstance,
-        terminating: Option<&TerminatingInstance>,
+        terminating: Option<&InterruptionStatus>,
     ) {
         let RecordedCall { at, .. } = *call;
         let id = &ended.id;

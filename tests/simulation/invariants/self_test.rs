@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fleetwright::controller::{
-    Blocked, BlockedReason, InterruptionPhase, PersistedState, PlanScope, RevisionPlanner,
-    TerminatingInstance,
+    Blocked, BlockedReason, InterruptionPhase, InterruptionStatus, PersistedState, PlanScope,
+    RevisionPlanner,
 };
 use fleetwright::model::observed::CORDONED_ANNOTATION;
 use fleetwright::model::units::Bytes;
@@ -226,8 +226,9 @@ impl ViolationTrace {
         let change = change_id(&plan.capacity.plan_id, &row.address);
         request.tags.insert(tag::CHANGE.to_owned(), change.to_string());
         let after = row.change.after.as_ref().expect("something comes");
-        request.instance_type = after.instance_type.clone().expect("decided");
-        request.zone = after.zone.clone().expect("decided");
+        request.offerings.truncate(1);
+        request.offerings[0].instance_type = after.instance_type.clone().expect("decided");
+        request.offerings[0].zone = after.zone.clone().expect("decided");
         request.capacity_type = after.capacity_type.expect("decided");
         request.image = after.image.clone().expect("decided");
         request
@@ -256,7 +257,7 @@ impl ViolationTrace {
     fn uncordons(&self, n: usize) {
         let TerminatedInstance { id: instance, node, .. } = self.removal(&self.scale_down, n);
         let node = Box::new(self.world.nodes[&node.expect("it joined")].clone());
-        self.effects(&[Effect::Cordon { instance, node, mark: None }]);
+        self.effects(&[Effect::Uncordon { instance, node }]);
     }
 
     /// Evicts pods of an instance whose deadline is `after` from now. A suspension blocks the
@@ -266,7 +267,7 @@ impl ViolationTrace {
         let (instance, why) = (self.removal(&self.scale_down, 0).id, "health".to_owned());
         let (since, phase) = (self.now, InterruptionPhase::Draining);
         let (node, held) = (None, None);
-        self.status.terminating.push(TerminatingInstance {
+        self.status.interrupted.push(InterruptionStatus {
             instance: instance.clone(),
             node,
             reason: why,

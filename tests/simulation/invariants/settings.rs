@@ -157,8 +157,8 @@ impl InvariantChecks {
             self.fail(now, "I23: an unapproved plan is applied");
         }
         let Some(from) = step.persisted_state.served_commit.clone() else { return };
-        if status.repository.stands_in_for.as_ref() == Some(&from) {
-            return self.check_stand_in(plan, step);
+        if status.repository.substitute_for.as_ref() == Some(&from) {
+            return self.check_substitute(plan, step);
         }
         let applied = is_applied(step.persisted_state, commit);
         let to = commit.clone();
@@ -169,9 +169,9 @@ impl InvariantChecks {
     }
 
     /// I24: a commit that stands in for the served one launches only for existing pods.
-    fn check_stand_in(&mut self, plan: &Plan, step: &ReplicaStep<'_>) {
+    fn check_substitute(&mut self, plan: &Plan, step: &ReplicaStep<'_>) {
         if rows(plan, WaveStep::Retire).next().is_some() {
-            self.fail(step.now, "I24: a stand-in commit removes an instance");
+            self.fail(step.now, "I24: a substitute commit removes an instance");
         }
         let none = BTreeMap::new();
         let there = self.planning_bases.get(&step.replica).map_or(&none, |over| &over.pods);
@@ -181,7 +181,7 @@ impl InvariantChecks {
             });
         if let Some(row) = more {
             let what = format!("{} pods of {}", row.counts.planned, row.workload);
-            let what = format!("I24: a stand-in commit plans {what}");
+            let what = format!("I24: a substitute commit plans {what}");
             self.fail(step.now, &what);
         }
     }
@@ -189,8 +189,9 @@ impl InvariantChecks {
     /// I21: a controller in observe-only mode only reverts its earlier actions.
     fn check_observe_only_effect(&mut self, effect: &Effect, step: &ReplicaStep<'_>) {
         let does = match effect {
-            Effect::Cordon { mark, .. } => mark.is_some(),
-            Effect::CordonWithoutLease { .. }
+            Effect::Uncordon { .. } => false,
+            Effect::Cordon { .. }
+            | Effect::CordonWithoutLease { .. }
             | Effect::Evict { .. }
             | Effect::Terminate { .. }
             | Effect::NominatePods { .. }
@@ -234,7 +235,7 @@ impl InvariantChecks {
         let young = |since: &Timestamp| step.now.duration_since(*since) < UNRESOLVED_FOR;
         let unread =
             self.planning_bases.get(&replica).is_some_and(|over| over.unread.values().any(young));
-        // A plan of a stand-in commit or with unresolved terms says nothing about removals.
+        // A plan of a substitute commit or with unresolved terms says nothing about removals.
         if plan.errored
             || unread
             || !plan.complete

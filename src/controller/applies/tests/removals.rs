@@ -3,7 +3,7 @@
 use super::*;
 use crate::apply::ports::{CallEffect, CordonOutcome, PortError};
 use crate::controller::MessageKind;
-use crate::model::observed::{CORDONED_ANNOTATION, Completeness, CordonReason};
+use crate::model::observed::{CORDONED_ANNOTATION, Completeness};
 use crate::testing::controller::plan_removing_one;
 
 /// Returns a controller with a plan that removes `i-1` at once.
@@ -94,9 +94,9 @@ fn message_is_deleted_once_apply_ended_and_cordon_is_observed() {
     let mut all = harness.interrupt(5, MessageKind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(all, ["cordons node-of-i-1"]);
     all.extend(harness.finish_saving(5));
-    let (mark, end) = (Some(CordonReason::Interruption), Ok(CordonOutcome::Written));
+    let end = Ok(CordonOutcome::Written);
     all.extend(
-        harness.step_at(6, ControllerEvent::Cordoned { instance: "i-1".into(), mark, result: end }),
+        harness.step_at(6, ControllerEvent::Cordoned { instance: "i-1".into(), result: end }),
     );
     let stands = |seconds| {
         let mut world = world(seconds);

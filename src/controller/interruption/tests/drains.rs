@@ -35,11 +35,11 @@ fn step_with_pod(
     let pod = Pod { node: Some(node.name.clone()), ..world::pod("api") };
     let context = StepContext {
         now: at(60 * minutes),
-        replaced: true,
-        observed: true,
-        joined: true,
-        drained,
-        fresh: true,
+        sighting: NodeSighting::Present,
+        is_replaced: true,
+        is_observation_trusted: true,
+        is_observation_newer: true,
+        is_drained_by_apply: drained,
         next_observation: 2,
     };
     let mut effects = Vec::new();
@@ -65,11 +65,11 @@ fn drains_by(minutes: i64, deadline: Option<i64>, wait: EvictionWait, observed: 
     let node = Node { annotations: BTreeMap::new(), ..node };
     let context = StepContext {
         now: at(60 * minutes),
-        replaced: false,
-        observed,
-        joined: true,
-        drained: false,
-        fresh: true,
+        sighting: NodeSighting::Present,
+        is_replaced: false,
+        is_observation_trusted: observed,
+        is_observation_newer: true,
+        is_drained_by_apply: false,
         next_observation: 2,
     };
     interruption.step(
@@ -213,11 +213,11 @@ fn instance_terminates_after_volumes_detach_or_time_out() {
         let view = NodeView { node: Some(&node), attached, ..NodeView::default() };
         let context = StepContext {
             now: at(60 * minutes),
-            replaced: true,
-            observed: true,
-            joined: false,
-            drained: false,
-            fresh: true,
+            sighting: NodeSighting::Present,
+            is_replaced: true,
+            is_observation_trusted: true,
+            is_observation_newer: true,
+            is_drained_by_apply: false,
             next_observation: 2,
         };
         let mut effects = Vec::new();
@@ -280,7 +280,7 @@ fn node_of_terminated_instance_is_deleted() {
 }
 
 fn uncordons(effects: &[Effect]) -> bool {
-    effects.iter().any(|effect| matches!(effect, Effect::Cordon { mark: None, .. }))
+    effects.iter().any(|effect| matches!(effect, Effect::Uncordon { .. }))
 }
 
 #[test]

@@ -44,9 +44,8 @@ fn managed_group_member_is_drained_but_not_terminated() {
     let done = harness.interrupt(3, MessageKind::SpotInterruption, &["i-9"], Some(120));
     assert_eq!(done, ["cordons node-of-i-9"]);
     harness.finish_saving(3);
-    let mark = Some(CordonReason::Interruption);
     let end = Ok(CordonOutcome::Written);
-    let done = harness.step_at(4, Event::Cordoned { instance: "i-9".into(), mark, result: end });
+    let done = harness.step_at(4, Event::Cordoned { instance: "i-9".into(), result: end });
     assert_eq!(done, ["takes off r"]);
     assert!(harness.state().interruptions.planned_as_gone().is_empty(), "its group replaces it");
     let mut all = BTreeMap::new();
@@ -111,8 +110,8 @@ fn released_group_member_is_uncordoned() {
         let mut harness = manages(true);
         harness.interrupt(3, MessageKind::SpotInterruption, &["i-9"], Some(within));
         harness.finish_saving(3);
-        let (mark, end) = (Some(CordonReason::Interruption), Ok(CordonOutcome::Written));
-        harness.step_at(4, Event::Cordoned { instance: "i-9".into(), mark, result: end });
+        let end = Ok(CordonOutcome::Written);
+        harness.step_at(4, Event::Cordoned { instance: "i-9".into(), result: end });
         harness.step_at(5, with_member(5, true));
         release_group(&mut harness);
         let mut all = Vec::new();
@@ -122,9 +121,7 @@ fn released_group_member_is_uncordoned() {
             all.extend(harness.step_at(n, with_member(n, stands)));
             if stands && !all.is_empty() {
                 let (instance, end) = ("i-9".into(), Ok(CordonOutcome::Written));
-                all.extend(
-                    harness.step_at(n, Event::Cordoned { instance, mark: None, result: end }),
-                );
+                all.extend(harness.step_at(n, Event::Uncordoned { instance, result: end }));
             }
         }
         assert_eq!(all, expected, "{what}");

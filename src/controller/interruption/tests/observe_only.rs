@@ -61,9 +61,8 @@ fn observe_only_removes_cordon_without_near_deadline() {
         set_mode(&mut harness, Mode::Observe);
         let done = observe_every_five_seconds(&mut harness, 60, 3_000, true);
         assert_eq!(done.keys().collect::<Vec<_>>(), ["uncordons node-of-i-1"], "{what}");
-        let mark = None;
         let end = Ok(CordonOutcome::Written);
-        harness.step_at(3_000, Event::Cordoned { instance: "i-1".into(), mark, result: end });
+        harness.step_at(3_000, Event::Uncordoned { instance: "i-1".into(), result: end });
         assert_eq!(
             observe_every_five_seconds(&mut harness, 3_005, 9_000, false).len(),
             0,

@@ -9,6 +9,8 @@ use serde_json::{Value as Json, json};
 use tokio::time::Instant;
 
 use super::*;
+use crate::model::observed::Exclusion;
+use crate::model::unavailable_offerings::UnavailableOfferings;
 
 /// A fault of the API server on a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -259,6 +261,39 @@ fn only_the_lease_holder_saves_state() {
             let holder = tokio::time::timeout(Duration::from_secs(10), received.recv()).await;
             assert!(holder.is_err() || holder == Ok(Some(lost_to("run/b", false))), "{holder:?}");
         }
+    });
+}
+
+#[test]
+fn exclusions_of_applies_keep_their_end() {
+    run(async |server, elector, mut received| {
+        assert_eq!(next(&mut received).await, Signal::LeaseGained);
+        let offering = Exclusion {
+            instance_type: Some("m5.large".into()),
+            zone: Some("us-east-1a".into()),
+            capacity_type: None,
+            until: Timestamp::UNIX_EPOCH,
+        };
+        let now = SystemClock.now();
+        let mut offerings = UnavailableOfferings::default();
+        offerings.record(offering, now, ExclusionLimits::APPLY);
+        let text = serde_json::to_string(&offerings).expect("JSON");
+        server.change(|lease| {
+            let annotations = json!({ "fleetwright.dev/insufficient-capacity": text });
+            lease["metadata"]["annotations"] = annotations;
+        });
+        let state = elector.load().await.expect("loaded");
+        assert_eq!(state.unavailable_offerings.exclusions(now), offerings.exclusions(now));
+    });
+}
+
+#[test]
+fn unreadable_state_is_reported_as_a_failed_read() {
+    run(async |server, elector, mut received| {
+        assert_eq!(next(&mut received).await, Signal::LeaseGained);
+        server.change(|lease| lease["metadata"]["annotations"] = json!({ RECORD: "{" }));
+        let error = elector.load().await.expect_err("it is no JSON");
+        assert_eq!(error.verb, "read persisted state", "{error}");
     });
 }
 

@@ -100,6 +100,7 @@ impl AwsApi {
         };
         Ok(match outcome {
             LaunchOutcome::Launched(LaunchedInstance { id, offering, unavailable }) => {
+                let offering = offering.unwrap_or_default();
                 let FleetOffering { template, kind, subnet } = offerings[offering];
                 let groups = &templates[template].security_groups;
                 let launched_with = LaunchedWith {
@@ -156,8 +157,13 @@ impl AwsApi {
         }
         LaunchRequest {
             token: field(form, "ClientToken").to_owned(),
-            instance_type: kind.name.clone(),
-            zone: zone.into(),
+            offerings: vec![LaunchOffering {
+                instance_type: kind.name.clone(),
+                zone: zone.into(),
+                labels,
+                capacity: amounts.capacity,
+                allocatable: amounts.allocatable,
+            }],
             capacity_type: match &template.reservation {
                 Some(_) => CapacityType::Reserved,
                 None if spot => CapacityType::Spot,
@@ -166,12 +172,8 @@ impl AwsApi {
             reservation: template.reservation.as_deref().map(Into::into),
             image: tags.get(IMAGE_TAG).cloned().unwrap_or_default(),
             tags,
-            labels,
             taints,
             startup_taints,
-            capacity: amounts.capacity,
-            allocatable: amounts.allocatable,
-            alternatives: Vec::new(),
         }
     }
 }
@@ -211,15 +213,12 @@ fn fleet_offerings(form: &FormFields) -> Vec<FleetOffering<'_>> {
     offerings
 }
 
-/// Returns the first request with the others as its alternatives.
+/// Returns the first request with the offerings of all of them.
 fn joined_request(requests: Vec<LaunchRequest>) -> Option<LaunchRequest> {
     let mut requests = requests.into_iter();
-    let first = requests.next()?;
-    let alternative = |request: LaunchRequest| {
-        let LaunchRequest { instance_type, zone, labels, capacity, allocatable, .. } = request;
-        LaunchOffering { instance_type, zone, labels, capacity, allocatable }
-    };
-    Some(LaunchRequest { alternatives: requests.map(alternative).collect(), ..first })
+    let mut first = requests.next()?;
+    first.offerings.extend(requests.flat_map(|request| request.offerings));
+    Some(first)
 }
 
 fn node_settings(desired: &Desired, pool: Option<&Pool>) -> NodeSettings {

@@ -104,11 +104,11 @@ impl ViolationTrace {
         }]);
     }
 
-    /// Lets a waiting merge stand in for the served commit, and applies `plan` of it.
-    fn applies_stand_in(&mut self, plan: &Plan) {
+    /// Lets a waiting merge be the substitute of the served commit, and applies `plan` of it.
+    fn applies_substitute(&mut self, plan: &Plan) {
         let [served, merged] = self.merges();
         self.persisted_state.served_commit = Some(served.clone());
-        self.status.repository.stands_in_for = Some(served);
+        self.status.repository.substitute_for = Some(served);
         self.plans();
         self.carries_out_merge(merged, plan);
     }
@@ -207,10 +207,10 @@ pub(super) const OF_SETTINGS: &[ViolationCase] = &[
         t.persisted_state.served_commit = Some(served);
         t.carries_out_merge(merged, &t.growth);
     }),
-    ("I24", "a stand-in merge that launches for future pods", |t| {
-        t.applies_stand_in(&t.growth.clone());
+    ("I24", "a substitute merge that launches for future pods", |t| {
+        t.applies_substitute(&t.growth.clone());
     }),
-    ("I24", "a stand-in merge that removes", |t| t.applies_stand_in(&t.rollout.clone())),
+    ("I24", "a substitute merge that removes", |t| t.applies_substitute(&t.rollout.clone())),
     ("I24", "a merge served before its receipt", |t| {
         let both = t.merges();
         t.calls(ViolationTrace::serves_other(both, false));
@@ -238,7 +238,7 @@ pub(super) fn valid_trace(trace: &ViolationTrace) {
     let mut t = trace.clone();
     let mut waits = t.growth.clone();
     waits.capacity.demand.iter_mut().for_each(|row| row.counts.planned = 0);
-    t.clone().applies_stand_in(&waits);
+    t.clone().applies_substitute(&waits);
     let mut confirmed = t.clone();
     confirmed.settings.confirm_pools = ["web".into()].into();
     confirmed.confirms();

@@ -2,9 +2,9 @@
 
 use super::{
     APPLY, Arc, BTreeSet, Bytes, CORDONED_ANNOTATION, CallKind, Completeness, CountOrShare, Effect,
-    InterruptionPhase, LAUNCHED, LaunchRequest, Plan, PlanScope, READS_PER_MINUTE, REPEATS_MAX,
-    RateLimit, RecordedCall, ResourceChange, SignedDuration, TerminatedInstance,
-    TerminatingInstance, ViolationTrace, WaveStep, launched, rows, tag,
+    InterruptionPhase, InterruptionStatus, LAUNCHED, Plan, PlanScope, READS_PER_MINUTE,
+    REPEATS_MAX, RateLimit, RecordedCall, ResourceChange, SignedDuration, TerminatedInstance,
+    ViolationTrace, WaveStep, launched, rows, tag,
 };
 
 /// An invariant, a description, and a trace that violates it.
@@ -185,16 +185,15 @@ pub(super) const OF_LAUNCHES: &[ViolationCase] = &[
     }),
     ("I18", "a launch that differs from the plan", |t| {
         t.applies(&t.growth);
-        t.calls(launched(
-            0,
-            LaunchRequest { zone: "us-east-1z".into(), ..t.request(&t.growth, 0) },
-        ));
+        let mut request = t.request(&t.growth, 0);
+        request.offerings[0].zone = "us-east-1z".into();
+        t.calls(launched(0, request));
     }),
     ("I18", "a resumed launch that differs from the plan", |t| {
         t.applies_resumed(&t.growth, ViolationTrace::earlier_launch(&t.growth, 0));
-        let CallKind::Launch(request, id) = t.repeated_launch(&t.growth, 0) else { return };
-        let instance_type = "m5.24xlarge".into();
-        t.calls(CallKind::Launch(Box::new(LaunchRequest { instance_type, ..*request }), id));
+        let CallKind::Launch(mut request, id) = t.repeated_launch(&t.growth, 0) else { return };
+        request.offerings[0].instance_type = "m5.24xlarge".into();
+        t.calls(CallKind::Launch(request, id));
     }),
     ("I19", "the same launch repeated", |t| {
         t.applies(&t.growth);
@@ -286,7 +285,7 @@ pub(super) const OF_REMOVALS: &[ViolationCase] = &[
         let (why, since) = ("health".to_owned(), t.now);
         let phase = InterruptionPhase::Draining;
         let (node, deadline, held) = (None, None, None);
-        t.status.terminating.push(TerminatingInstance {
+        t.status.interrupted.push(InterruptionStatus {
             instance,
             node,
             reason: why,
