@@ -2,7 +2,7 @@
 
 use super::super::decode::{Field, FieldMap};
 use super::super::labels::{LabelOwner, NODE_OPERATORS, expression_of, label_key, labels};
-use crate::model::desired::{Generation, PoolRequirement, Severity};
+use crate::model::desired::{Generation, PoolRequirement};
 use crate::model::ids::{LabelValue, Labels};
 use crate::model::pod::Expression;
 use crate::model::requirement::{Operator, is_restricted, key, known_values};
@@ -88,7 +88,7 @@ fn pool_requirement(
         }
         Some(least)
     });
-    map.finish(Severity::Warning);
+    map.finish_with_typo_check();
     let expression = expression?;
     check_key(&map.field, expression.key.as_str());
     let requirement = PoolRequirement {

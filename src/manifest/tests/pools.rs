@@ -249,12 +249,20 @@ fn karpenter_rejections_are_errors_with_their_line() {
         (v1("    metadata: {labels: {karpenter.sh/x: z}}\n", ""), "which pools may not set"),
         (
             v1("", "  disruption: {consolidateafter: 0s}\n"),
-            "warning a.yaml:8: NodePool web: unknown field `consolidateafter` in `spec.disruption`; \
+            "error a.yaml:8: NodePool web: unknown field `consolidateafter` in `spec.disruption`; \
              did you mean `consolidateAfter`?",
         ),
         (
             v1("", "").replace("kind: EC2NodeClass, name", "kind: NodeClass, name"),
             "is `NodeClass`, a node class that is not supported",
+        ),
+        (
+            v1("", "  limit: {cpu: 8}\n"),
+            "error a.yaml:8: NodePool web: unknown field `limit` in `spec`",
+        ),
+        (
+            v1("", "  flavor: x\n"),
+            "warning a.yaml:8: NodePool web: unknown field `flavor` in `spec`",
         ),
         (
             v1("", "").replace("group: karpenter.k8s.aws", "group: example.com"),
