@@ -85,11 +85,27 @@ impl Detected {
     }
 
     /// Returns a name that means the directory of one cluster.
+        let words = |text: &str| format!("-{}-", text.replace(['.', '_'], "-"));
+        let name_words = words(name);
+        let shared = self.shared_parts();
+        let is_exact = |part: &str| part == name;
+        let is_part = |part: &str| !shared.contains(part) && name_words.contains(&words(part));
+        self.only_directory(&is_exact).or_else(|| self.only_directory(&is_part))
+    }
+
+    fn only_directory(&self, is_meant: &dyn Fn(&str) -> bool) -> Option<&str> {
     pub(in crate::cli) fn example_cluster(&self) -> Option<&str> {
         let directory = self.cluster_directories.first()?;
         let is_name = |part: &&str| self.directory_of(part).is_some();
         directory.rsplit('/').find(is_name).or(Some(directory))
     }
+    /// Returns the parts of paths that every directory of a cluster has.
+    fn shared_parts(&self) -> BTreeSet<&str> {
+        let mut all = self.cluster_directories.iter().map(|path| path.split('/').collect());
+        let first: BTreeSet<&str> = all.next().unwrap_or_default();
+        all.fold(first, |shared, own: BTreeSet<&str>| &shared & &own)
+    }
+
 }
 
 /// Returns the directories of clusters, if each has objects that deliver manifests from elsewhere in
@@ -362,3 +378,5 @@ mod tests {
         assert_eq!(found.charts.into_iter().collect::<Vec<_>>(), ["charts/shop"]);
     }
 }
+        assert_eq!(found.directory_of("acme-staging"), Some("staging/k8s"));
+        assert_eq!((found.directory_of("acme"), found.directory_of("prod-staging")), (None, None));
