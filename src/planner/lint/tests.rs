@@ -293,6 +293,51 @@ fn mixed_architectures_without_selector_are_reported() {
         format!(
             "---\napiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {{name: team1}}\nspec:\n  \
              template:\n    metadata: {{labels: {{team: one}}}}\n    spec:\n      nodeClassRef: \
+#[test]
+fn values_that_no_node_has_are_reported() {
+    let pool = "---\napiVersion: karpenter.sh/v1alpha5\nkind: Provisioner\nmetadata: {name: default}\n\
+                spec: {provider: {instanceProfile: x}}\n";
+    let app = container("app", "requests: {cpu: 1, memory: 1Gi}");
+    let found = |selector: &str| {
+        let pods = deployment(&app, &format!(", nodeSelector: {{{selector}}}"));
+        let text =
+            format!("{pods}{pool}").replace("provider: {instanceProfile: x}", "provider: {}");
+        let file = TreeFile { path: "a.yaml".into(), content: Ok(text.as_bytes().into()) };
+        let tree = Tree { files: vec![file] };
+        let desired = read(&tree, &read_fleet(&tree).0);
+        let at = "2026-11-01T00:00:00Z".parse().expect("a time");
+        let observed = Observed::empty(ClusterIdentity::default(), at);
+        let demand = Demand::build(&desired, &observed, DemandMode::Live);
+        let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the region is embedded");
+        let all = node_selectors::unknown_values(&desired, &demand, &catalog);
+        let line =
+            |p: Problem| format!("{}: {}; {}", p.origin, p.message, p.hint.unwrap_or_default());
+        all.into_iter().map(line).collect::<Vec<_>>().join("\n")
+    };
+    for (selector, expected) in [
+        (
+            "karpenter.sh/nodepool: defualt",
+            "a.yaml:1: its pods ask for karpenter.sh/nodepool `defualt`, and no file declares such a \
+             pool; did you mean `default`?",
+        ),
+        (
+            "karpenter.sh/nodepool: gpu",
+            "a.yaml:1: its pods ask for karpenter.sh/nodepool `gpu`, and no file declares such a pool; \
+             name a pool of the repository, or declare this one",
+        ),
+        (
+            "topology.kubernetes.io/zone: us-east-1z",
+            "a.yaml:1: its pods ask for topology.kubernetes.io/zone `us-east-1z`, and no node has that \
+             value; did you mean `us-east-1a` or `us-east-1b` or `us-east-1c`?",
+        ),
+        ("topology.kubernetes.io/zone: us-east-1-bos-1a", ""),
+        ("topology.kubernetes.io/zone: us-east-1b", ""),
+        ("karpenter.sh/nodepool: default", ""),
+    ] {
+        assert_eq!(found(selector), expected, "{selector}");
+    }
+}
+
              {{group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}}\n      requirements: \
              [{requirements}]\n---\napiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: \
              {{name: default}}\nspec: {{amiSelectorTerms: [{{alias: al2023@latest}}], role: r, \

@@ -113,6 +113,27 @@ fn pool_that_could_not_be_read_is_to_be_corrected_first() {
 }
 
 #[test]
+#[test]
+fn mistyped_pool_or_zone_is_corrected_in_the_pod() {
+    let fix = |selected: (&str, &str)| {
+        let mut scenario = Scenario::new(&["m5.large"], 100, 64);
+        scenario.template().spec.node_selector.extend([label(selected.0, selected.1)]);
+        scenario.scale(1);
+        advice(&scenario).1
+    };
+    let (pool, zone) = ("karpenter.sh/nodepool", "topology.kubernetes.io/zone");
+    let mistyped = fix((pool, "defualt"));
+    assert!(mistyped.starts_with("write default in place of karpenter.sh/nodepool defualt: 1 m5"));
+    let unknown = fix((pool, "gpu"));
+    assert!(
+        unknown
+            .starts_with("name an existing pool in karpenter.sh/nodepool: no pool is called gpu")
+    );
+    let nowhere = fix((zone, "us-east-1z"));
+    assert!(nowhere.starts_with("write us-east-1a or us-east-1b"), "{nowhere}");
+    assert!(nowhere.contains(" in place of topology.kubernetes.io/zone us-east-1z: "), "{nowhere}");
+}
+
 fn pods_that_only_auto_mode_admits_are_left_to_it() {
     let unplaced = |pool: &AutoModePool, is_own: bool, selected: (&str, &str)| {
         let mut scenario = Scenario::new(&["m5.xlarge"], 1000, 0);
