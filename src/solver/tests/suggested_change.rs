@@ -79,6 +79,17 @@ fn raised_limit_has_amount_and_price() {
 }
 
 #[test]
+fn reached_limits_are_named_without_the_others() {
+    let mut scenario = Scenario::new(&["m5.xlarge"], 1000, 0);
+    scenario.scale(13);
+    scenario.pool().limits.resources =
+        [("cpu".into(), 8_000), ("memory".into(), 1024 * 1024 * 1024 * 1024)].into();
+    assert_eq!(advice(&scenario).0, "pool default has reached its limits (cpu 8)");
+    scenario.pool().limits.nodes = Some(2);
+    assert_eq!(advice(&scenario).0, "pool default has reached its limits (cpu 8, nodes 2)");
+}
+
+#[test]
 fn every_obstacle_is_in_the_suggested_change() {
     let mut scenario = Scenario::new(&["m5.xlarge"], 1000, 0);
     scenario.scale(1);
@@ -103,17 +114,6 @@ fn label_that_no_node_gets_is_in_the_suggested_change() {
 }
 
 #[test]
-fn pool_that_could_not_be_read_is_to_be_corrected_first() {
-    let mut scenario = Scenario::new(&["m5.large"], 100, 64);
-    scenario.scale(1);
-    scenario.node_class().unreadable = Some("spec.role".to_owned());
-    let (detail, fix) = advice(&scenario);
-    assert!(detail.contains("`spec.role` of node class"), "{detail}");
-    assert_eq!(fix, "correct `spec.role` of node class default");
-}
-
-#[test]
-#[test]
 fn mistyped_pool_or_zone_is_corrected_in_the_pod() {
     let fix = |selected: (&str, &str)| {
         let mut scenario = Scenario::new(&["m5.large"], 100, 64);
@@ -134,6 +134,17 @@ fn mistyped_pool_or_zone_is_corrected_in_the_pod() {
     assert!(nowhere.contains(" in place of topology.kubernetes.io/zone us-east-1z: "), "{nowhere}");
 }
 
+#[test]
+fn pool_that_could_not_be_read_is_to_be_corrected_first() {
+    let mut scenario = Scenario::new(&["m5.large"], 100, 64);
+    scenario.scale(1);
+    scenario.node_class().unreadable = Some("spec.role".to_owned());
+    let (detail, fix) = advice(&scenario);
+    assert!(detail.contains("`spec.role` of node class"), "{detail}");
+    assert_eq!(fix, "correct `spec.role` of node class default");
+}
+
+#[test]
 fn pods_that_only_auto_mode_admits_are_left_to_it() {
     let unplaced = |pool: &AutoModePool, is_own: bool, selected: (&str, &str)| {
         let mut scenario = Scenario::new(&["m5.xlarge"], 1000, 0);
