@@ -9,7 +9,7 @@ use crate::manifest::{
     is_for_tests, is_object, is_within, json_documents, kustomization_references, normal_path,
     read,
 };
-use crate::model::desired::{Fleet, RepositoryLocation, Tree, is_settings_file};
+use crate::model::desired::{Fleet, Generation, Pool, RepositoryLocation, Tree, is_settings_file};
 
 /// Key of the tag by which Karpenter finds subnets and security groups of a cluster.
 const DISCOVERY: &str = "karpenter.sh/discovery";
@@ -60,7 +60,9 @@ impl Detected {
             |zone: &String| region.as_ref().is_some_and(|region| zone.starts_with(&region.value));
         Self {
             workloads: desired.workloads.len(),
-            pools: desired.pools.len(),
+        let is_declared_pool = |pool: &&Pool| pool.generation != Generation::Eksctl;
+            // A node group is read as a pool, too.
+            pools: desired.pools.values().filter(is_declared_pool).count(),
             node_groups: desired.node_groups.len(),
             kustomizations: kustomizations(tree),
             cluster_directories: delivering_directories(tree),
@@ -339,6 +341,7 @@ mod tests {
         assert_eq!(region(&[("dashboard.json", dashboard)]), None);
         assert_eq!(of(&format!("{object}data: {{text: 'moved to us-east-2a'}}\n")), None);
         assert_eq!(of("zones: [us-east-2a]\nbucket: {region: us-east-2}\n"), None);
+        assert_eq!((found.pools, found.node_groups), (0, 1));
         let chart = ("web/Chart.yaml", "name: web\n");
         assert_eq!(region(&[chart, ("web/values.yaml", "awsRegion: us-east-2\n")]), None);
         assert_eq!(region(&[("tests/a.yaml", "awsRegion: us-east-2\n")]), None);
