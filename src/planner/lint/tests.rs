@@ -51,6 +51,12 @@ fn pods_without_any_pool_are_a_warning() {
                  region: us-east-1}\nmanagedNodeGroups: [{name: web, instanceType: m5.large}]\n";
     assert_eq!(missing(&format!("{pods}---\n{group}")), None);
     assert_eq!(missing("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"), None);
+    let file = TreeFile { path: "a/Chart.yaml".into(), content: Ok(b"name: a".as_slice().into()) };
+    let tree = Tree { files: vec![file] };
+    let unread = read(&tree, &read_fleet(&tree).0);
+    let demand = Demand::build(&unread, &observed, DemandMode::Live);
+    let found = missing_pools(&unread, &demand).expect("a warning");
+    assert!(found.message.starts_with("no file that is read declares"), "{}", found.message);
 }
 
 /// Returns a Deployment `web/api` with these containers and additional pod fields.
@@ -332,18 +338,18 @@ fn values_that_no_node_has_are_reported() {
     }
 }
 
-             {{group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}}\n      requirements: \
-             [{requirements}]\n---\napiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: \
-             {{name: default}}\nspec: {{amiSelectorTerms: [{{alias: al2023@latest}}], role: r, \
-             subnetSelectorTerms: [{{tags: {{a: b}}}}], securityGroupSelectorTerms: [{{tags: {{a: \
-             b}}}}]}}\n"
-        )
 #[test]
 fn mixed_architectures_without_selector_are_reported() {
     let pool = |requirements: &str| {
         format!(
             "---\napiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {{name: team1}}\nspec:\n  \
              template:\n    metadata: {{labels: {{team: one}}}}\n    spec:\n      nodeClassRef: \
+             {{group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}}\n      requirements: \
+             [{requirements}]\n---\napiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: \
+             {{name: default}}\nspec: {{amiSelectorTerms: [{{alias: al2023@latest}}], role: r, \
+             subnetSelectorTerms: [{{tags: {{a: b}}}}], securityGroupSelectorTerms: [{{tags: {{a: \
+             b}}}}]}}\n"
+        )
     };
     let arch = |operator: &str, values: &str| {
         format!("{{key: kubernetes.io/arch, operator: {operator}, values: [{values}]}}")
@@ -351,21 +357,25 @@ fn mixed_architectures_without_selector_are_reported() {
     let family = "{key: karpenter.k8s.aws/instance-family, operator: In, values: [m5]}";
     let gpu = "{key: karpenter.k8s.aws/instance-gpu-name, operator: In, values: [t4, l4]}";
     let both = arch("In", "amd64, arm64");
+    let mixed = "{key: karpenter.k8s.aws/instance-family, operator: In, values: [m5, m6g]}";
+    let of_family =
+        |name: &str| format!(", nodeSelector: {{karpenter.k8s.aws/instance-family: {name}}}");
     let named = [
         "a.yaml:10: NodePool team1: has nodes of amd64 and arm64, and Deployment web/api \
                   may run on either: the cheaper one is used, and the architectures of the images are not checked",
     ];
     for (rule, requirements, pods, expected) in [
         ("the pool names both", both.as_str(), "", &named[..]),
-    let mixed = "{key: karpenter.k8s.aws/instance-family, operator: In, values: [m5, m6g]}";
-    let of_family =
-        |name: &str| format!(", nodeSelector: {{karpenter.k8s.aws/instance-family: {name}}}");
         ("the pool names none", "", "", &named[..]),
         ("the pool names one", &arch("In", "arm64"), "", &[]),
         ("its types are of one", family, "", &[]),
         ("its GPUs are of one", gpu, "", &[]),
         ("the pods choose", &both, ", nodeSelector: {kubernetes.io/arch: amd64}", &[]),
         ("the pods are elsewhere", &both, ", nodeSelector: {team: two}", &[]),
+        ("other pool", &both, ", nodeSelector: {karpenter.sh/nodepool: team2}", &[]),
+        ("this pool", &both, ", nodeSelector: {karpenter.sh/nodepool: team1}", &named[..]),
+        ("other family", &format!("{both}, {mixed}"), &of_family("c7g"), &[]),
+        ("its family", &format!("{both}, {mixed}"), &of_family("m5"), &named[..]),
     ] {
         let app = container("app", "requests: {cpu: 1, memory: 1Gi}");
         let mut found = plan_lints(&format!("{}{}", deployment(&app, pods), pool(requirements)));
@@ -373,7 +383,3 @@ fn mixed_architectures_without_selector_are_reported() {
         assert_eq!(found, expected, "{rule}");
     }
 }
-        ("other pool", &both, ", nodeSelector: {karpenter.sh/nodepool: team2}", &[]),
-        ("this pool", &both, ", nodeSelector: {karpenter.sh/nodepool: team1}", &named[..]),
-        ("other family", &format!("{both}, {mixed}"), &of_family("c7g"), &[]),
-        ("its family", &format!("{both}, {mixed}"), &of_family("m5"), &named[..]),
