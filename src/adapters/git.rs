@@ -219,7 +219,10 @@ impl GitError {
                     .to_owned()
             }
             GitErrorKind::Link { .. } => "replace the link by its file".to_owned(),
-            GitErrorKind::NoRepository { .. } => "leave --ref out, or run `git init`".to_owned(),
+            GitErrorKind::NoRepository { .. } => {
+                "only a Git repository has revisions: leave the revision out, or run `git init`"
+                    .to_owned()
+            }
             GitErrorKind::UnknownRevision { .. } => {
                 "`git fetch` it first; a shallow clone holds only the newest commits".to_owned()
             }

@@ -145,7 +145,13 @@ impl CatalogError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::UnknownRegion { similar, .. } => Some(match similar.as_slice() {
+            Self::UnknownRegion { region, similar } => Some(match similar.as_slice() {
+                _ if region.as_str().starts_with("cn-") => {
+                    "regions of China are not supported".to_owned()
+                }
+                _ if region.as_str().starts_with("us-gov-") => {
+                    "GovCloud is not supported".to_owned()
+                }
                 [] => "write a region's name, such as `eu-west-1`".to_owned(),
                 similar => format!("did you mean {}?", quoted(similar, " or ")),
             }),
@@ -161,7 +167,12 @@ impl CatalogError {
             ),
             Self::ZoneTwice { .. } => Some("keep the right one".to_owned()),
             Self::Several(problems) => {
-                let hints: Vec<String> = problems.iter().filter_map(Self::hint).collect();
+                let mut hints: Vec<String> = Vec::new();
+                for hint in problems.iter().filter_map(Self::hint) {
+                    if !hints.contains(&hint) {
+                        hints.push(hint);
+                    }
+                }
                 Some(hints.join("; "))
             }
             Self::Snapshot(_) => None,

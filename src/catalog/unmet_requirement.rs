@@ -60,7 +60,8 @@ impl Catalog {
 
     /// Returns the values of a label that nodes of the region can have; empty if any value is
     /// possible.
-    fn known_values(&self, key: &str) -> BTreeSet<&str> {
+    #[must_use]
+    pub fn known_values(&self, key: &str) -> BTreeSet<&str> {
         match key {
             key::ZONE => self.zones.iter().map(|zone| zone.name.as_str()).collect(),
             key::CAPACITY_TYPE => ["on-demand", "reserved", "spot"].into(),

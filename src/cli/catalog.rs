@@ -1,6 +1,6 @@
 //! `catalog`: instance types, allocatable capacity of their nodes, and prices.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::args::SortArg;
@@ -12,10 +12,13 @@ use super::settings::{
 use super::{Console, Exit, files, output, planning, source_tree, world};
 use crate::catalog::{Catalog, InstanceType, NodeSettings, Offering};
 use crate::manifest::read_region_prices;
-use crate::model::desired::{AmiFamily, Desired, Fleet, PRICE_FILE, RegionPrices, Tree, TreeFile};
-use crate::model::ids::{InstanceTypeName, PoolName};
+use crate::model::desired::{
+    AmiFamily, Desired, Fleet, PRICE_FILE, Pool, RegionPrices, Tree, TreeFile,
+};
+use crate::model::ids::{InstanceTypeName, LabelValue, PoolName};
+use crate::model::requirement::{LabelSet, Requirements, is_well_known, key, similar_keys};
 use crate::render::{
-    OfferingRow, TypeRow, Verbosity, allocatable_text, allocation_json, allocation_text,
+    OfferingRow, TypeRow, Verbosity, allocatable_text, allocation_json, allocation_text, escape,
     types_json, types_text,
 };
 use crate::solver::measured_resources;
@@ -31,7 +34,17 @@ pub(super) fn list(
     let view = open(&region.node, console)?;
     let catalog = &view.catalog;
     let mut found: BTreeMap<&InstanceTypeName, (&InstanceType, Vec<&Offering>)> = BTreeMap::new();
-    for (kind, offering) in catalog.matching(requirements) {
+    let pool = view.pool.as_ref().and_then(|(name, desired)| desired.pools.get(name));
+    let launched: Option<BTreeSet<&InstanceTypeName>> =
+        pool.map(|pool| catalog.types_for_pool(pool).map(|kind| &kind.name).collect());
+    let requirements = &pool.map_or_else(
+        || requirements.clone(),
+        |pool| requirements.and(&offering_requirements(pool)),
+    );
+    let is_launched =
+        |kind: &InstanceType| launched.as_ref().is_none_or(|all| all.contains(&kind.name));
+    let matching = catalog.matching(requirements).filter(|(kind, _)| is_launched(kind));
+    for (kind, offering) in matching {
         found.entry(&kind.name).or_insert((kind, Vec::new())).1.push(offering);
     }
     let row = |(kind, offerings)| view.row(kind, offerings);
@@ -52,7 +65,32 @@ pub(super) fn list(
         }
     }
     warn(catalog, region, console);
+    if region.format == Format::Text {
+        for (key, _) in requirements.iter().filter(|(key, _)| !is_well_known(key.as_str())) {
+            let similar = similar_keys(key.as_str());
+            if !similar.is_empty() {
+                let similar = similar.join("` or `");
+                console.report(&format!(
+                    "warning: no type has the label `{}`; did you mean `{similar}`?",
+                    escape(key.as_str())
+                ));
+            }
+        }
+    }
     Ok(Exit::Done)
+}
+
+/// Returns the requirements of a pool on the labels of offerings, such as the zone.
+fn offering_requirements(pool: &Pool) -> Requirements {
+    let keys = [key::ZONE, key::ZONE_ID, key::CAPACITY_TYPE, key::REGION];
+    let mut required = Requirements::default();
+    for of_pool in pool.requirements.iter().filter(|own| keys.contains(&own.key.as_str())) {
+        let values: Vec<&str> = of_pool.values.iter().map(LabelValue::as_str).collect();
+        if let Ok(set) = LabelSet::from_operator(of_pool.operator, &values) {
+            required.add(of_pool.key.clone(), &set);
+        }
+    }
+    required
 }
 
 pub(super) fn explain(

@@ -52,11 +52,13 @@ fn make_forecast(settings: &ForecastSettings, console: &mut Console) -> Result<F
     let observed = world::observe(&choice, &repository, *from, console)?;
     let from = world::planning_time(&choice, *from, &observed, console);
     let to = to.or_else(|| from.checked_add(HORIZON).ok()).unwrap_or(Timestamp::MAX);
-    if to <= from || to.duration_since(from) > HORIZON_MAX {
-        return Err(CliError::text(format!(
-            "the span from {from} to {to} is empty or longer than 62 days"
-        ))
-        .hint("let --to come after --from"));
+    if to <= from {
+        return Err(CliError::text(format!("the span from {from} to {to} is empty"))
+            .hint("let --to come after --from"));
+    }
+    if to.duration_since(from) > HORIZON_MAX {
+        return Err(CliError::text(format!("the span from {from} to {to} is longer than 62 days"))
+            .hint("bring --to nearer to --from, or forecast in several parts"));
     }
     let fleet = &repository.fleet;
     let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };

@@ -122,7 +122,9 @@ pub(super) fn add(mut error: Error) -> Error {
     let hint = if kind == ErrorKind::InvalidSubcommand {
         text(&error, ContextKind::InvalidSubcommand).and_then(|word| command_hint(&word))
     } else if kind == ErrorKind::UnknownArgument {
-        text(&error, ContextKind::InvalidArg).and_then(|arg| option_hint(&arg))
+        text(&error, ContextKind::InvalidArg).and_then(|arg| {
+            if arg.starts_with('-') { option_hint(&arg) } else { argument_hint(&error, &arg) }
+        })
     } else if kind == ErrorKind::InvalidValue {
         output_hint(&error)
     } else {
@@ -162,6 +164,13 @@ fn command_hint(word: &str) -> Option<String> {
         _ => None,
     };
     built.or_else(|| find(&COMMANDS, word).map(str::to_owned))
+}
+
+/// `apply` takes a plan or a directory. The directory of a plan is an option.
+fn argument_hint(error: &Error, arg: &str) -> Option<String> {
+    let ContextValue::StyledStr(usage) = error.get(ContextKind::Usage)? else { return None };
+    let is_apply = usage.to_string().contains("fleetwright apply");
+    is_apply.then(|| format!("name the directory of a saved plan with --path {arg}"))
 }
 
 fn option_hint(arg: &str) -> Option<String> {
@@ -216,6 +225,7 @@ mod tests {
             (&["plan", "-n", "shop"], "fleetwright explain NAMESPACE/NAME"),
             (&["plan", "-o", "p.json"], "to write a file: --out p.json"),
             (&["apply", "--yes"], "--auto-approve"),
+            (&["apply", "p.json", "w"], "name the directory of a saved plan with --path w"),
         ] {
             let ran = run_command(typed);
             assert_eq!(ran.exit.code(), 1, "{typed:?}");

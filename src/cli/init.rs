@@ -37,6 +37,10 @@ pub(super) fn run(settings: &InitSettings, console: &mut Console) -> Result<Exit
         return Err(CliError::text(format!("`{}` exists already", file.display()))
             .hint("edit it, or overwrite it with --force"));
     }
+    if name.as_ref().is_some_and(|name| name.trim().is_empty()) {
+        return Err(CliError::text("--name is empty")
+            .hint("write the name of the cluster, or leave --name out"));
+    }
     if let Some(region) = region {
         // An unknown region is an error now rather than in the first plan.
         Catalog::load(&region.as_str().into(), &[])?;

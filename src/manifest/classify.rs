@@ -1,5 +1,6 @@
 //! Classifies a document: an object that is read, a source of unknown size, or not an input.
 
+use super::decode::{likely_typo_of, nearest};
 use super::object_meta::ObjectScope;
 use super::yaml::{YamlNode, YamlValue};
 use crate::model::expander_priorities::CONFIG_MAP;
@@ -88,7 +89,7 @@ pub(super) enum DocumentClass {
     Skipped(String),
     /// A Kubernetes object of a kind that is not an input.
     OtherKind(String),
-    /// A known kind in a version that no API server serves, with a suggestion.
+    /// A kind, group or version that no API server serves, with a suggestion.
     Unserved { message: String, hint: String },
 }
 
@@ -238,16 +239,19 @@ pub(super) fn classify(root: &YamlNode<'_>) -> DocumentClass {
     }
     let Some(api_version) = text("apiVersion") else {
         // Helm values and the input of other tools may have a `kind` too, but no name.
-        let has_name = root.get("metadata").is_some_and(|metadata| {
-            metadata.get("name").is_some() || metadata.get("generateName").is_some()
-        });
-        return match SERVED.iter().find(|served| has_name && served.kind == kind) {
+        return match SERVED.iter().find(|served| has_name(root) && served.kind == kind) {
             Some(served) => unserved(kind, "no apiVersion", served),
             None => skipped("no apiVersion"),
         };
     };
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     if !group.contains('.') && !BUILT_IN.contains(&group) {
+        // The API server has no such group, so a typo would remove a workload or a pool.
+        let near = nearest(group, &BUILT_IN);
+        let meant = SERVED.iter().find(|served| served.kind == kind && Some(served.group) == near);
+        if let Some(served) = meant.filter(|_| has_name(root)) {
+            return unserved(kind, &self::api_version(group, version), served);
+        }
         return DocumentClass::Skipped(format!(
             "apiVersion {}",
             super::decode::shorten(api_version)
@@ -297,6 +301,9 @@ fn classify_kubernetes(
     if let Some((_, _, reason)) = UNRESOLVED.iter().find(known) {
         return DocumentClass::Unresolved((*reason).to_owned());
     }
+    if let Some(unknown) = unknown_kind(root, group, kind) {
+        return unknown;
+    }
     if root.get("sops").is_some() {
         return DocumentClass::Skipped(ENCRYPTED.to_owned());
     }
@@ -311,6 +318,49 @@ fn classify_kubernetes(
         ));
     }
     DocumentClass::OtherKind(format!("kind {}", super::decode::shorten(kind)))
+}
+
+/// Groups whose kinds are all known, with those that are not inputs. An unknown kind is a typo, and
+/// skipping it would remove a pool.
+const KNOWN_GROUPS: [(&str, &[&str]); 3] = [
+    ("karpenter.sh", &["Machine", "NodeClaim"]),
+    ("karpenter.k8s.aws", &[]),
+    ("fleetwright.dev", &["CapacityPlan", "CapacityPool", "Fleet"]),
+];
+
+/// Returns the error of an object in a group that does not have its kind, and of one whose group is
+/// a likely typo of such a group.
+fn unknown_kind(root: &YamlNode<'_>, group: &str, kind: &str) -> Option<DocumentClass> {
+    let groups: Vec<&str> = KNOWN_GROUPS.iter().map(|(group, _)| *group).collect();
+    let meant = likely_typo_of(group, &groups)?;
+    let (_, others) = KNOWN_GROUPS.iter().find(|(known, _)| *known == meant)?;
+    let served = SERVED.iter().filter(|served| served.group == meant).map(|served| served.kind);
+    let kinds: Vec<&str> = served.chain(others.iter().copied()).collect();
+    let item = kind.strip_suffix("List").unwrap_or(kind);
+    let is_known = kinds.contains(&kind) || kinds.contains(&item) && root.get("items").is_some();
+    let (shown_group, shown_kind) = (super::decode::shorten(group), super::decode::shorten(kind));
+    let (message, hint) = match (group == meant, is_known) {
+        (true, true) => return None,
+        (true, false) => (
+            format!("has kind `{shown_kind}`, which {group} does not have"),
+            nearest(kind, &kinds).map_or_else(
+                || format!("write one of: {}", kinds.join(", ")),
+                |near| format!("did you mean `{near}`?"),
+            ),
+        ),
+        (false, true) => (
+            format!("has the API group `{shown_group}`, which no API server serves"),
+            format!("did you mean `{meant}`?"),
+        ),
+        (false, false) => return None,
+    };
+    Some(DocumentClass::Unserved { message, hint })
+}
+
+fn has_name(root: &YamlNode<'_>) -> bool {
+    root.get("metadata").is_some_and(|metadata| {
+        metadata.get("name").is_some() || metadata.get("generateName").is_some()
+    })
 }
 
 const ENCRYPTED: &str = "encrypted with SOPS";

@@ -7,7 +7,7 @@
 
 mod spelling;
 
-pub(super) use spelling::{nearest, shorten};
+pub(super) use spelling::{likely_typo_of, nearest, shorten};
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -24,7 +24,6 @@ use crate::model::desired::{Expiry, Problem, Severity};
 use crate::model::duration;
 use crate::model::ids::Origin;
 use crate::model::units::Quantity;
-use spelling::likely_typo_of;
 
 /// The problems found so far.
 #[derive(Debug, Default)]

@@ -170,6 +170,7 @@ impl DeliverySources {
             !is_external(path)
                 && area_of(areas, path).is_some_and(|area| !area.rendered)
                 && delivered.cluster_of(path).is_none()
+                && delivered.other_overlay(path).is_none()
         };
         exclusive_overlays(tree, layout, &is_open)
     }
@@ -225,6 +226,9 @@ impl DeliverySources {
             manifest.namespaces.default =
                 area.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACES.default);
             match delivered.cluster_of(&file.path).filter(|_| file.content.is_ok()) {
+                None if file.content.is_ok() && delivered.other_overlay(&file.path).is_some() => {
+                    take(VisitedText::Excluded(file, "overlay of another cluster"));
+                }
                 None => take(VisitedText::Manifest(manifest)),
                 Some(TargetCluster::This) => {
                     take(VisitedText::Excluded(file, "delivered, not read by itself"));

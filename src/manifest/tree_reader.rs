@@ -265,13 +265,13 @@ impl TreeReader<'_> {
 
     fn read_document(&mut self, manifest: ManifestText<'_>, document: &YamlDocument<'_>) {
         let YamlDocument { root, faults } = document;
-        if is_fleet_document(root) {
+        let class = classify(root);
+        if is_fleet_document(root) && !matches!(class, DocumentClass::Unserved { .. }) {
             return self.skip(manifest.file, root.line, "settings of another directory");
         }
         if manifest.origins.is_none() && is_kustomization(&manifest.file.path) && !root.is_null() {
             return self.skip(manifest.file, root.line, "kustomization");
         }
-        let class = classify(root);
         if !matches!(class, DocumentClass::Skipped(_)) {
             // Also for kinds that are not inputs: two objects without `---` between them parse as
             // one with duplicate keys, and the first one would be lost.

@@ -10,7 +10,7 @@ use super::decode::{Field, FieldMap};
 use super::object_meta::ObjectMeta;
 use super::pod_spec::{claim_class, pod_template};
 use super::yaml::YamlNode;
-use super::{cron, hooks};
+use super::{cron, hooks, labels};
 use crate::model::desired::{Concurrency, CronSchedule, RolloutShare, Scale, Severity, Workload};
 use crate::model::ids::{WorkloadId, WorkloadKind};
 use crate::model::pod::{PodTemplate, Volume, VolumeSource};
@@ -164,12 +164,36 @@ fn scaled(kind: WorkloadKind, spec: &FieldMap<'_>) -> Option<(Scale, PodTemplate
         // Both have readers of their own.
         WorkloadKind::ScaledJob | WorkloadKind::CapacityBuffer => None,
     };
+    if matches!(
+        kind,
+        WorkloadKind::Deployment
+            | WorkloadKind::StatefulSet
+            | WorkloadKind::DaemonSet
+            | WorkloadKind::ReplicaSet
+    ) && let Some((_, template)) = &read
+    {
+        check_selector(spec, template);
+    }
     if kind == WorkloadKind::Rollout {
         spec.ignore(ROLLOUT_IRRELEVANT);
     }
     spec.ignore(if kind == WorkloadKind::Job { JOB_IRRELEVANT } else { IRRELEVANT });
     spec.finish_with_typo_check();
     read
+}
+
+/// Reports a selector that does not select the pods of its own template: the API server refuses it.
+/// A workload without a selector stays accepted, as older API versions have a default.
+fn check_selector(spec: &FieldMap<'_>, template: &PodTemplate) {
+    let Some(field) = spec.get("selector") else { return };
+    let selects =
+        labels::selector(&field).is_none_or(|selector| selector.matches(&template.labels));
+    if !selects {
+        field.error(
+            "does not select the pods of `spec.template`",
+            "write the labels of the template under `matchLabels`".to_owned(),
+        );
+    }
 }
 
 fn template(spec: &FieldMap<'_>) -> PodTemplate {

@@ -125,7 +125,7 @@ pub struct Rejection {
     pub reason: String,
     /// Detail with numbers, such as `memory: needs 96Gi, largest has 61Gi`.
     pub detail: String,
-    /// Number of rejected offerings or nodes.
+    /// Number of rejected instance types, offerings or nodes.
     pub count: u32,
 }
 

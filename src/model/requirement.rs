@@ -18,7 +18,7 @@ mod set;
 #[doc = include_str!("../adr/0003-requirements.md")]
 pub mod adr_0003 {}
 
-pub use keys::{is_restricted, is_well_known, key, known_values, normalize_key};
+pub use keys::{is_restricted, is_well_known, key, known_values, normalize_key, similar_keys};
 pub use parse::{ParseProblem, ParseRequirementsError};
 pub use set::{LabelSet, Operator, RequirementError, ValueSet};
 

@@ -6,6 +6,7 @@
 
 mod architectures;
 mod budgets;
+mod node_selectors;
 mod pools;
 mod requests;
 mod scalers;
@@ -26,6 +27,7 @@ use crate::model::ids::Origin;
 pub fn lints(desired: &Desired, demand: &Demand, catalog: &Catalog) -> Vec<Problem> {
     let mut found = budgets::budgets(desired, demand);
     found.extend(architectures::open_architectures(desired, demand, catalog));
+    found.extend(node_selectors::unknown_values(desired, demand, catalog));
     found.extend(scalers::windows(desired));
     found.extend(scalers::conflicting_autoscalers(desired));
     found.extend(scalers::targets(desired));

@@ -72,6 +72,17 @@ pub(crate) fn span(duration: SignedDuration) -> String {
     }
 }
 
+/// Returns a duration in its two largest units, rounded down.
+pub(super) fn long_span(duration: SignedDuration) -> String {
+    let seconds = duration.as_secs().max(0);
+    let (unit, parts) = match seconds {
+        0..3_600 => return span(duration),
+        3_600..172_800 => ("m", seconds % 3_600 / 60),
+        _ => ("h", seconds % 86_400 / 3_600),
+    };
+    if parts == 0 { span(duration) } else { format!("{}{parts}{unit}", span(duration)) }
+}
+
 /// Returns the first `most` of `items`, comma-separated, and the number of the rest.
 pub(super) fn list(items: &[String], most: usize) -> String {
     let shown = items.iter().take(most).cloned().collect::<Vec<_>>().join(", ");
@@ -115,6 +126,20 @@ mod tests {
             [(-5, "0s"), (59, "59s"), (61, "1m"), (7_200, "2h"), (86_400, "24h"), (172_800, "2d")]
         {
             assert_eq!(span(SignedDuration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn long_durations_use_two_units() {
+        for (seconds, text) in [
+            (1_500, "25m"),
+            (6_600, "1h50m"),
+            (7_200, "2h"),
+            (78_300, "21h45m"),
+            (172_800, "2d"),
+            (183_600, "2d3h"),
+        ] {
+            assert_eq!(long_span(SignedDuration::from_secs(seconds)), text);
         }
     }
 

@@ -40,6 +40,11 @@ pub(super) fn caused_text(found: &Comparison) -> String {
     format!("{n}{taken_back}, {}", monthly(found.hourly_caused))
 }
 
+/// Returns the words before [`pending_text`], for a revision in the form of the view.
+pub(super) fn pending_title(revision: &str) -> String {
+    format!("Already planned on {revision}, not applied yet")
+}
+
 /// Returns the number of changes that were pending without this revision, their price, and how many
 /// are withdrawn.
 pub(super) fn pending_text(found: &Comparison) -> String {
@@ -48,8 +53,8 @@ pub(super) fn pending_text(found: &Comparison) -> String {
     let price = monthly(found.hourly_pending);
     match (stay, withdrawn) {
         (_, 0) => format!("{all}, {price}"),
-        (0, _) => format!("{all}, {price}; this revision withdraws all of them"),
-        (_, _) => format!("{all}, {price}; this revision withdraws {withdrawn} of them"),
+        (0, _) => format!("{all}, {price}; this change makes all of them unnecessary"),
+        (_, _) => format!("{all}, {price}; this change makes {withdrawn} of them unnecessary"),
     }
 }
 
@@ -87,7 +92,8 @@ pub(super) fn write(page: &mut TextPage, found: &Comparison, verbosity: Verbosit
         }
         write_rest(page, found.workloads.len(), "workload");
     }
-    page.text(format!("Pending without it: {}", pending_text(found)));
+    let title = pending_title(&found.revision);
+    page.text(format!("{title}: {}", pending_text(found)));
     if verbosity.has_details() {
         write_addresses(page, &found.pending);
     }
@@ -165,12 +171,15 @@ mod tests {
     fn every_view_has_caused_and_withdrawn_changes() {
         let plan = compared();
         let caused = "1 change, 1 pending change withdrawn, -$73.00/mo";
-        let pending = "2 changes, +$70.08/mo; this revision withdraws 1 of them";
+        let pending = "2 changes, +$70.08/mo; this change makes 1 of them unnecessary";
         for verbosity in [Verbosity::Full, Verbosity::Concise, Verbosity::Summary] {
             let text = crate::render::text(&plan, &TextStyle { verbosity, ..TextStyle::default() });
             let title = "Caused by this change (against main, 0123456): ";
             assert!(text.contains(&format!("{title}{caused}\n")), "{text}");
-            assert!(text.contains(&format!("Pending without it: {pending}\n")), "{text}");
+            assert!(
+                text.contains(&format!("Already planned on main, not applied yet: {pending}\n")),
+                "{text}"
+            );
             let is_long = verbosity != Verbosity::Summary;
             assert_eq!(text.contains("withdrawn: ec2_instance.x[\"0\"]: launch m5"), is_long);
             assert_eq!(

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use super::amount::{amount, hourly, list};
 use super::reason::{condition, rejection, retire, row_reason, workloads};
 use super::row::{PlanRow, Symbol};
+use super::table::ESTIMATED;
 use super::text_page::{StyledText, TextPage, Tone, plain};
 use crate::model::ids::Address;
+use crate::model::market::CapacityType;
 use crate::model::requirement::is_well_known;
 use crate::plan::Plan;
 use crate::plan::wire::{
@@ -258,6 +260,7 @@ fn notes(page: &mut TextPage, plan: &Plan, explain: &ExplainRow) {
         group,
         hourly_before,
         hourly_after,
+        estimated,
         pods,
         daemons,
         rejected,
@@ -275,11 +278,12 @@ fn notes(page: &mut TextPage, plan: &Plan, explain: &ExplainRow) {
     let mut prices: Vec<String> =
         [hourly_before, hourly_after].into_iter().flatten().map(|price| hourly(*price)).collect();
     prices.dedup();
-    note("price", Some(prices.join(" -> ")));
+    let mark = if *estimated { format!(" ({ESTIMATED})") } else { String::new() };
+    note("price", Some(format!("{}{mark}", prices.join(" -> "))).filter(|_| !prices.is_empty()));
     note("pods", (!pods.is_empty()).then(|| workloads(pods, WORKLOADS_MAX)));
     note("daemons", (daemons != &Amount::default()).then(|| amount(daemons)));
     note("with", group.as_ref().map(|group| group_members(plan, group, address)));
-    note("or", alternatives(plan, address));
+    note("or", alternatives(plan, address, *estimated));
     note("overlays", Some(list(overlays, OVERLAYS_MAX)));
     for Relaxed { key, demanded, remain } in relaxed {
         note("relaxed", Some(format!("{remain} of {demanded} distinct values of {key}")));
@@ -301,11 +305,14 @@ fn group_members(plan: &Plan, group: &str, address: &Address) -> String {
     list(&others, WORKLOADS_MAX)
 }
 
-fn alternatives(plan: &Plan, address: &Address) -> Option<String> {
+/// Returns the alternatives of a row. If its own price is estimated, so are those of spot.
+fn alternatives(plan: &Plan, address: &Address, estimated: bool) -> Option<String> {
     let AlternativesRow { offerings, .. } =
         plan.capacity.alternatives.iter().find(|row| &row.address == address)?;
     let one = |o: &Alternative| {
-        format!("{} {} {} {}", o.instance_type, o.zone, o.capacity_type, hourly(o.hourly))
+        let is_estimate = estimated && o.capacity_type == CapacityType::Spot;
+        let mark = if is_estimate { format!(" ({ESTIMATED})") } else { String::new() };
+        format!("{} {} {} {}{mark}", o.instance_type, o.zone, o.capacity_type, hourly(o.hourly))
     };
     Some(list(&offerings.iter().map(one).collect::<Vec<_>>(), OFFERINGS_MAX))
 }

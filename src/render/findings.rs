@@ -37,6 +37,11 @@ pub(super) fn write(page: &mut TextPage, plan: &Plan, verbosity: Verbosity) {
         Verbosity::Concise | Verbosity::Summary => {
             errors(page, plan, verbosity);
             tally(page, plan);
+            // A price of another region or an estimate is no detail.
+            let cost = &plan.capacity.cost;
+            if cost.prices.stand_in || cost.estimated > 0 || cost.unpriced > 0 {
+                prices(page, plan);
+            }
         }
     }
 }

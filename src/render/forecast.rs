@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::amount::{count, dollars, hourly, list, span};
+use super::amount::{count, dollars, hourly, list, long_span, span};
 use super::text_page::{StyledText, TableColumn, TextPage, TextStyle, Tone, plain};
 use crate::plan::forecast::{Forecast, ForecastEvent, Phase};
 
@@ -143,7 +143,7 @@ fn cells(phase: &Phase) -> Vec<StyledText> {
     }
     vec![
         plain(from.to_string()),
-        plain(span(to.duration_since(*from))),
+        plain(long_span(to.duration_since(*from))),
         plain(pods.to_string()),
         plain(nodes.to_string()),
         plain(list(&types, LISTED_MAX)),

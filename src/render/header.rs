@@ -51,6 +51,12 @@ fn origin(plan: &Plan) -> Vec<StyledText> {
         }
     };
     let age = plan.timestamp.duration_since(*taken_at);
+    // `--at` may name a time before the observation.
+    let observed = if age.is_negative() {
+        format!("{} after the time of the plan", span(-age))
+    } else {
+        format!("{} before", span(age))
+    };
     let left = plan.capacity.expires_at.duration_since(plan.timestamp);
     let region =
         if cluster.region.is_empty() { String::new() } else { format!(" ({})", cluster.region) };
@@ -58,7 +64,7 @@ fn origin(plan: &Plan) -> Vec<StyledText> {
         StyledText::new(&format!("Cluster {}{region}", cluster.name), Tone::Strong),
         plain(base),
         plain(format!("plan {}", prefix(plan.capacity.digest.as_str(), DIGEST_SHOWN))),
-        plain(format!("world {name}, observed {taken_at:.0} ({} before)", span(age))),
+        plain(format!("world {name}, observed {taken_at:.0} ({observed})")),
         plain(format!("expires {} (in {})", plan.capacity.expires_at, span(left))),
     ]
 }
@@ -203,6 +209,9 @@ pub(super) fn failure_domain_excess(beyond: &ExceededLimit) -> String {
 /// Returns the cost of failure domain limits.
 fn failure_domain_cost(plan: &Plan) -> Option<StyledText> {
     let failure_domains = plan.capacity.placement.failure_domains.as_ref()?;
+    if plan.summary.nodes.after == 0 {
+        return None;
+    }
     Some(plain(format!("{} of it for failure domains", hourly(failure_domains.hourly))))
 }
 

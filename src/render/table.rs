@@ -87,6 +87,9 @@ pub(super) fn write(page: &mut TextPage, rows: &[PlanRow<'_>], style: &TextStyle
     }
 }
 
+/// The mark of a price that is not known, such as a spot price without a live world.
+pub(super) const ESTIMATED: &str = "estimated";
+
 fn cells(row: &PlanRow<'_>) -> Vec<StyledText> {
     vec![
         row.symbol.span(),
@@ -184,10 +187,11 @@ pub(super) fn price(row: &PlanRow<'_>) -> String {
     let side = |there: bool, price: Option<_>| {
         there.then(|| price.map_or_else(unknown, |p| dollars(p, 4).replace('$', "")))
     };
-    arrow(
+    let text = arrow(
         side(change.before.is_some(), explain.hourly_before),
         side(change.after.is_some(), explain.hourly_after),
-    )
+    );
+    if explain.estimated { format!("{text} {ESTIMATED}") } else { text }
 }
 
 fn arrow(before: Option<String>, after: Option<String>) -> String {

@@ -85,7 +85,8 @@ pub fn github(plan: &Plan) -> String {
         let caused = comparison::caused_text(found);
         // A line that starts with two colons would be a command.
         let _ = writeln!(text, "Caused by this change (against {against}): {caused}");
-        let _ = writeln!(text, "Pending without it: {}", comparison::pending_text(found));
+        let pending = comparison::pending_title(&escape(&found.revision));
+        let _ = writeln!(text, "{pending}: {}", comparison::pending_text(found));
     }
     let _ = writeln!(text, "{}", super::last_line(plan));
     text

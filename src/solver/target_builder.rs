@@ -16,7 +16,7 @@ use super::replacement::{ReplacementBatch, ReplacementBatches, ReplacementInput}
 use super::scheduling_runs::occupied_nodes;
 use super::spot_diversity::{OfferingShare, limit_alternatives};
 use super::strategy::{DeclinedChange, SolvedFleet};
-use super::target_fleet::{Launch, NodeRef, Retire};
+use super::target_fleet::{Launch, NewNode, NodeRef, Retire};
 use super::topology::TiedKeys;
 use super::{Input, Settings, alternatives, auto_scaling_groups, min_values};
 use crate::demand::PodGroup;
@@ -35,10 +35,13 @@ pub(super) struct TargetBuilder<'a> {
     pub settings: &'a Settings,
 }
 
-/// Alternatives of a node, and the rejected offer classes.
+/// Alternatives of a node, and the types that it does not use.
 struct NodeOptions<'a> {
     /// Offers that hold the same pods, the cheapest first.
     candidates: Vec<&'a Offer>,
+    /// Offer classes that hold the same pods and cost no less.
+    no_cheaper: Vec<usize>,
+    /// Instance types that are rejected for another reason than their price.
     rejected: Vec<Rejection>,
 }
 
@@ -77,7 +80,7 @@ impl TargetBuilder<'_> {
                 AlternativeCandidates { offers: &options.candidates, tied_keys: &tied_keys };
             alternatives::choose_alternatives(&mut new, &candidates, &demands);
             let reason = LaunchReason::Demand { pods: BTreeMap::new() };
-            let rejected = options.rejected.clone();
+            let rejected = self.rejections(options, &new);
             launches.push(Launch { node: new, reason, batch: None, rejected });
         }
         let share = OfferingShare::new(self.input.desired);
@@ -114,19 +117,23 @@ impl TargetBuilder<'_> {
         together: i64,
     ) -> NodeOptions<'_> {
         let selected = &self.model.offer_classes[node.offer_class];
-        let (mut candidates, mut more_expensive) = (Vec::new(), Vec::new());
-        let (mut too_small, mut too_tight, mut used_up) = (0_u32, 0_u32, 0_u32);
+        let (mut candidates, mut no_cheaper) = (Vec::new(), Vec::new());
+        let (mut too_small, mut too_tight) = (BTreeSet::new(), BTreeSet::new());
+        let mut used_up = BTreeSet::new();
         let requested = self.total_requests(node);
         for (index, offer_class) in self.model.offer_classes.iter().enumerate() {
             if offer_class.pool != selected.pool {
                 continue;
             }
+            let kind = &self.offers[offer_class.offers[0]].node.instance_type;
             if !holds(offer_class, node, &requested) {
-                too_small += 1;
+                too_small.insert(kind);
                 continue;
             }
             if offer_class.is_reserved {
-                used_up += u32::from(!selected.is_reserved);
+                if !selected.is_reserved {
+                    used_up.insert(kind);
+                }
                 continue;
             }
             if limits.allows_swap(node.offer_class, index)
@@ -135,51 +142,59 @@ impl TargetBuilder<'_> {
                 candidates.extend(offer_class.offers.iter().map(|i| &self.offers[*i]));
             }
             if offer_class.price < selected.price {
-                too_tight += 1;
+                too_tight.insert(kind);
             } else if index != node.offer_class {
-                more_expensive.push(index);
+                no_cheaper.push(index);
             }
         }
         candidates
             .sort_by_key(|offer| (offer.node.price, &offer.node.instance_type, &offer.node.zone));
-        let mut rejected = self.rejections(&more_expensive, too_small, too_tight);
-        if used_up > 0 {
-            let detail = "of a capacity reservation, which this plan uses up".to_owned();
-            let reason = "reservation-full".to_owned();
-            rejected.push(Rejection { reason, detail, count: used_up });
-        }
-        NodeOptions { candidates, rejected }
+        let rejected = [
+            (
+                "too-tight",
+                "cheaper, but kube-scheduler would leave pods unschedulable on them",
+                too_tight,
+            ),
+            ("too-small", "cannot hold these pods on one node", too_small),
+            ("reservation-full", "of a capacity reservation, which this plan uses up", used_up),
+        ];
+        let rejected = rejected.into_iter().filter(|(.., types)| !types.is_empty());
+        let rejected = rejected.map(|(reason, detail, types)| Rejection {
+            reason: reason.to_owned(),
+            detail: detail.to_owned(),
+            count: u32::try_from(types.len()).unwrap_or(u32::MAX),
+        });
+        NodeOptions { candidates, no_cheaper, rejected: rejected.collect() }
     }
 
-    fn rejections(
-        &self,
-        more_expensive: &[usize],
-        too_small: u32,
-        too_tight: u32,
-    ) -> Vec<Rejection> {
-        let mut rejections = Vec::new();
-        if let Some(next) = more_expensive.first() {
-            let next = &self.offers[self.model.offer_classes[*next].offers[0]].node;
-            rejections.push(Rejection {
-                reason: "dearer".to_owned(),
-                detail: format!(
-                    "holds the same pods, from {} at ${}/h",
-                    next.instance_type,
-                    next.price.rounded(4)
-                ),
-                count: u32::try_from(more_expensive.len()).unwrap_or(u32::MAX),
-            });
+    /// Returns the instance types that `node` does not use, with the reasons. Its own type and those
+    /// of its alternatives are not among the types that cost no less.
+    fn rejections(&self, options: &NodeOptions<'_>, node: &NewNode) -> Vec<Rejection> {
+        let alternatives = node.alternatives.iter();
+        let mut used: BTreeSet<_> =
+            alternatives.map(|other| (&other.instance_type, other.capacity_type)).collect();
+        used.insert((&node.instance_type, node.capacity_type));
+        let (mut equal, mut dearer) = (BTreeMap::new(), BTreeMap::new());
+        for index in &options.no_cheaper {
+            let other = &self.offers[self.model.offer_classes[*index].offers[0]].node;
+            if used.contains(&(&other.instance_type, other.capacity_type)) {
+                continue;
+            }
+            let of_price = if other.price == node.price { &mut equal } else { &mut dearer };
+            let least = of_price.entry(&other.instance_type).or_insert(other.price);
+            *least = other.price.min(*least);
         }
-        if too_tight > 0 {
-            let detail =
-                "cheaper, but kube-scheduler would leave pods unschedulable on them".to_owned();
-            rejections.push(Rejection { reason: "too-tight".to_owned(), detail, count: too_tight });
-        }
-        if too_small > 0 {
-            let detail = "cannot hold these pods on one node".to_owned();
-            rejections.push(Rejection { reason: "too-small".to_owned(), detail, count: too_small });
-        }
-        rejections
+        dearer.retain(|kind, _| !equal.contains_key(kind));
+        let of_price = [("no-cheaper", equal), ("dearer", dearer)];
+        let of_price = of_price.into_iter().filter_map(|(reason, types)| {
+            let (kind, price) = types.iter().min_by_key(|(kind, price)| (**price, **kind))?;
+            Some(Rejection {
+                reason: reason.to_owned(),
+                detail: format!("holds the same pods, from {kind} at ${}/h", price.rounded(4)),
+                count: u32::try_from(types.len()).unwrap_or(u32::MAX),
+            })
+        });
+        of_price.chain(options.rejected.iter().cloned()).collect()
     }
 
     fn total_requests(&self, node: &OpenedNode) -> ResourceVector {

@@ -172,12 +172,14 @@ impl UnschedulableReport<'_> {
         }
         let largest = largest(&rejected);
         let workload = workload_key(&group.workload);
-        for RejectedOffer { offer, obstacle, .. } in &rejected {
+        for RejectedOffer { at, offer, obstacle, .. } in &rejected {
             let mut reason = self.describe(shape, &largest, offer, obstacle);
-            if matches!(obstacle, OfferObstacle::Limit)
-                && let Some(pods) = self.occupants.text(&offer.node.pool, &workload)
-            {
-                reason.1 += &format!(", and its nodes hold pods that other pools admit: {pods}");
+            if let (OfferObstacle::Limit, Some(at)) = (obstacle, at) {
+                let pool = &offer.node.pool;
+                reason.1 = self.limit_detail(pool, &context.limit_shortfall(*at, 1));
+                if let Some(pods) = self.occupants.text(pool, &workload) {
+                    reason.1 += &format!(", and its nodes hold pods that other pools admit: {pods}");
+                }
             }
             *counts.entry(reason).or_insert(0) += 1;
         }
@@ -306,12 +308,12 @@ impl UnschedulableReport<'_> {
                 );
                 (Code::TooSmall.to_string(), detail)
             }
-            OfferObstacle::Limit => (Code::LimitReached.to_string(), self.limit_detail(pool)),
+            OfferObstacle::Limit => (Code::LimitReached.to_string(), self.limit_detail(pool, &[])),
             OfferObstacle::LimitUntilApplied => (
                 Code::LimitUntilApplied.to_string(),
                 format!(
                     "{} until nodes that this plan removes are terminated",
-                    self.limit_detail(pool)
+                    self.limit_detail(pool, &[])
                 ),
             ),
             OfferObstacle::Reservation(id) => (
@@ -338,10 +340,16 @@ impl UnschedulableReport<'_> {
         }
     }
 
-    fn limit_detail(&self, pool: &PoolName) -> String {
+    /// Returns the limits of a pool that a further node would exceed; all limits if `lacking` is
+    /// empty.
+    fn limit_detail(&self, pool: &PoolName, lacking: &[(String, i64)]) -> String {
         let PoolLimits { resources, nodes } = self.pool_limits(pool);
+        let is_reached =
+            |name: &str| lacking.is_empty() || lacking.iter().any(|(lacking, _)| lacking == name);
+        let nodes = nodes.filter(|_| is_reached("nodes"));
         let amounts = resources
             .iter()
+            .filter(|(name, _)| is_reached(name.as_str()))
             .map(|(name, n)| format!("{name} {}", format_amount(name.as_str(), *n)));
         let nodes = nodes.map(|n| format!("nodes {n}"));
         let list: Vec<String> = amounts.chain(nodes).collect();

@@ -416,7 +416,7 @@ fn comparison_separates_new_changes_and_uses_base_guard() {
     assert_eq!(plan["checks"][0]["problems"][0], "seen by the base");
     let comment = workspace.run(&["comment", "--plan", "plan.json", "--dry-run"]).out;
     let (caused, pending) =
-        (comment.find("Caused by this change"), comment.find("Pending without it"));
+        (comment.find("Caused by this change"), comment.find("Already planned on "));
     assert!(caused.is_some() && caused < pending, "{comment}");
 }
 

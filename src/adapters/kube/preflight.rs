@@ -129,8 +129,8 @@ impl Kubernetes {
         let digits: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
         let is_old = digits.parse().is_ok_and(|minor: u32| minor < KEEPS_NOMINATIONS_FROM);
         let reason = format!(
-            "kube-scheduler {}.{} clears nominations, and keeps them from 1.{} on",
-            version.major, version.minor, KEEPS_NOMINATIONS_FROM
+            "steering needs Kubernetes 1.{}, and this is {}.{}",
+            KEEPS_NOMINATIONS_FROM, version.major, version.minor
         );
         Ok(is_old.then_some(SteeringObstacle { reason, is_forbidden: false }))
     }

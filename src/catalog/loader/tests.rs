@@ -93,6 +93,25 @@ fn wrong_settings_are_errors_with_a_hint() {
             "write a region's name, such as `eu-west-1`",
         ),
         (
+            "cn-north-1",
+            &[],
+            "region `cn-north-1` is not in the embedded catalog",
+            "regions of China are not supported",
+        ),
+        (
+            "us-gov-west-1",
+            &[],
+            "region `us-gov-west-1` is not in the embedded catalog",
+            "GovCloud is not supported",
+        ),
+        (
+            "us-west-1",
+            &["us-east-1a", "us-east-1b"],
+            "zone `us-east-1a` is not a zone of region `us-west-1`; zone `us-east-1b` is not a zone of \
+             region `us-west-1`",
+            "its zones are `us-west-1a`, `us-west-1b`",
+        ),
+        (
             "us-west-1",
             &["us-west-1c"],
             "zone `us-west-1c` is not a zone of region `us-west-1`",

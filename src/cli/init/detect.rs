@@ -1,6 +1,6 @@
 //! What a directory holds, as far as it is evident from its files.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value as Json;
 
@@ -9,7 +9,7 @@ use crate::manifest::{
     is_for_tests, is_object, is_within, json_documents, kustomization_references, normal_path,
     read,
 };
-use crate::model::desired::{Fleet, RepositoryLocation, Tree, is_settings_file};
+use crate::model::desired::{Fleet, Generation, Pool, RepositoryLocation, Tree, is_settings_file};
 
 /// Key of the tag by which Karpenter finds subnets and security groups of a cluster.
 const DISCOVERY: &str = "karpenter.sh/discovery";
@@ -35,6 +35,8 @@ pub(in crate::cli) struct Detected {
     pub(in crate::cli) alternatives: Vec<Alternatives>,
     /// Directories of Helm charts, without subcharts.
     pub(in crate::cli) charts: BTreeSet<String>,
+    /// A name for the release of each chart, by the directory of the chart.
+    pub(in crate::cli) releases: BTreeMap<String, String>,
     /// `None` if no file or more than one cluster is named.
     pub(in crate::cli) cluster: Option<Evidence>,
     pub(in crate::cli) region: Option<Evidence>,
@@ -58,13 +60,16 @@ impl Detected {
         let region = stated.into_iter().find(|found| !found.is_empty()).and_then(only);
         let is_inside =
             |zone: &String| region.as_ref().is_some_and(|region| zone.starts_with(&region.value));
+        let is_declared_pool = |pool: &&Pool| pool.generation != Generation::Eksctl;
         Self {
             workloads: desired.workloads.len(),
-            pools: desired.pools.len(),
+            // A node group is read as a pool, too.
+            pools: desired.pools.values().filter(is_declared_pool).count(),
             node_groups: desired.node_groups.len(),
             kustomizations: kustomizations(tree),
             cluster_directories: delivering_directories(tree),
             alternatives: cluster_alternatives(tree, location),
+            releases: releases(tree, &charts),
             charts,
             cluster: only(names).or_else(|| only(discovered)),
             zones: zones.into_iter().map(|zone| zone.value).filter(is_inside).collect(),
@@ -77,11 +82,28 @@ impl Detected {
         self.alternatives.iter().any(|all| all.kind == AlternativesKind::Destinations)
     }
 
-    /// Returns the only directory that has a part with the name of the cluster.
+    /// Returns the only directory that has a part with the name of the cluster, or else the only one
+    /// with a part that is in the name, as `production` is in `acme-production`.
     pub(in crate::cli) fn directory_of(&self, name: &str) -> Option<&str> {
+        let words = |text: &str| format!("-{}-", text.replace(['.', '_'], "-"));
+        let name_words = words(name);
+        let shared = self.shared_parts();
+        let is_exact = |part: &str| part == name;
+        let is_part = |part: &str| !shared.contains(part) && name_words.contains(&words(part));
+        self.only_directory(&is_exact).or_else(|| self.only_directory(&is_part))
+    }
+
+    fn only_directory(&self, is_meant: &dyn Fn(&str) -> bool) -> Option<&str> {
         let all = self.cluster_directories.iter().map(String::as_str);
-        let mut meant = all.filter(|directory| directory.split('/').any(|part| part == name));
+        let mut meant = all.filter(|directory| directory.split('/').any(is_meant));
         meant.next().filter(|_| meant.next().is_none())
+    }
+
+    /// Returns the parts of paths that every directory of a cluster has.
+    fn shared_parts(&self) -> BTreeSet<&str> {
+        let mut all = self.cluster_directories.iter().map(|path| path.split('/').collect());
+        let first: BTreeSet<&str> = all.next().unwrap_or_default();
+        all.fold(first, |shared, own: BTreeSet<&str>| &shared & &own)
     }
 
     /// Returns a name that means the directory of one cluster.
@@ -267,6 +289,37 @@ fn charts(tree: &Tree) -> BTreeSet<String> {
     all.iter().filter(|chart| !is_inner(chart)).cloned().collect()
 }
 
+/// Names of directories that say nothing about their chart.
+const CHART_DIRECTORIES: [&str; 5] = ["chart", "charts", "deploy", "helm", "k8s"];
+
+/// Returns a name for the release of each chart: that of the chart, or that of its directory if the
+/// chart's is general or another chart has it.
+fn releases(tree: &Tree, charts: &BTreeSet<String>) -> BTreeMap<String, String> {
+    let named = |chart: &String| {
+        let mut files = tree.files.iter().filter(|file| {
+            parent(&file.path) == chart && matches!(name(&file.path), "Chart.yaml" | "Chart.yml")
+        });
+        let stated = files.find_map(|file| {
+            let document = json_documents(file).into_iter().next()?;
+            document.get("name")?.as_str().map(str::to_owned)
+        });
+        let is_special = |part: &&str| !part.is_empty() && !CHART_DIRECTORIES.contains(part);
+        let directory = chart.rsplit('/').find(is_special).map(str::to_owned);
+        (chart.clone(), stated, directory)
+    };
+    let all: Vec<_> = charts.iter().map(named).collect();
+    let count =
+        |text: &String| all.iter().filter(|(_, other, _)| other.as_ref() == Some(text)).count();
+    let is_special =
+        |text: &&String| !CHART_DIRECTORIES.contains(&text.as_str()) && count(text) == 1;
+    let release = |(chart, stated, directory): &(String, Option<String>, Option<String>)| {
+        let release =
+            stated.as_ref().filter(is_special).or(directory.as_ref()).or(stated.as_ref())?;
+        Some((chart.clone(), release.clone()))
+    };
+    all.iter().filter_map(release).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,6 +341,7 @@ mod tests {
         let evidence = |value: &str| {
             Some(Evidence { value: value.to_owned(), file: "cluster.yaml".to_owned() })
         };
+        assert_eq!((found.pools, found.node_groups), (0, 1));
         assert_eq!((found.cluster, found.region), (evidence("prod"), evidence("eu-west-1")));
         assert_eq!(found.zones.into_iter().collect::<Vec<_>>(), ["eu-west-1b"]);
     }
@@ -347,6 +401,8 @@ mod tests {
             ("staging/k8s/flux-system/gotk-sync.yaml", sync),
         ]);
         assert_eq!(found.directory_of("staging"), Some("staging/k8s"));
+        assert_eq!(found.directory_of("acme-staging"), Some("staging/k8s"));
+        assert_eq!((found.directory_of("acme"), found.directory_of("prod-staging")), (None, None));
         assert_eq!((found.directory_of("k8s"), found.example_cluster()), (None, Some("prod")));
     }
 

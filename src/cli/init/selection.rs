@@ -253,6 +253,35 @@ mod tests {
     }
 
     #[test]
+    fn empty_name_is_refused() {
+        let directory = directory(&[("web.yaml", WEB)]);
+        let path = directory.path().to_str().expect("UTF-8");
+        let ran = run_command(&["init", path, "--name", " "]);
+        assert_eq!(ran.exit, Exit::Failed);
+        assert!(ran.err.contains("--name is empty"), "{}", ran.err);
+        assert!(!directory.path().join(super::super::FILE).exists());
+    }
+
+    #[test]
+    fn charts_get_releases_that_differ() {
+        let charts = [("services/api/chart", "api"), ("services/web/chart", "chart")];
+        let named =
+            charts.map(|(path, name)| (format!("{path}/Chart.yaml"), format!("name: {name}\n")));
+        let files: Vec<(&str, &str)> = named.iter().map(|(p, text)| (&**p, &**text)).collect();
+        let directory = directory(&files);
+        let path = directory.path().to_str().expect("UTF-8");
+        assert_eq!(run_command(&["init", path]).exit, Exit::Done);
+        let text =
+            std::fs::read_to_string(directory.path().join(super::super::FILE)).expect("read");
+        for (path, name) in [("services/api/chart", "api"), ("services/web/chart", "web")] {
+            let expected = format!(
+                "  #   - path: {path}\n  #     render: helm\n  #     release: {name}\n  #     namespace: {name}\n"
+            );
+            assert!(text.contains(&expected), "{text}");
+        }
+    }
+
+    #[test]
     fn directory_of_a_cluster_needs_no_overlays() {
         let sync = "{apiVersion: kustomize.toolkit.fluxcd.io/v1, kind: Kustomization}";
         let overlay = "resources: [../../../base]\n";

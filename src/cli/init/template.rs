@@ -45,7 +45,7 @@ impl fmt::Display for FleetTemplate<'_> {
         )?;
         match own_directory {
             Some(directory) => write_own_directory(f, directory)?,
-            None if !selection.sources.is_empty() => write_selected(f, selection)?,
+            None if !selection.sources.is_empty() => write_selected(f, selection, detected)?,
             None => write_sources(f, &cluster.value, detected)?,
         }
         if let Some((own, other)) = &selection.destinations {
@@ -105,6 +105,7 @@ fn write_sources(f: &mut fmt::Formatter<'_>, cluster: &str, detected: &Detected)
     for (path, render) in all.iter().take(SOURCES_MAX) {
         let path = if path.is_empty() { "." } else { path.as_str() };
         write!(f, "  #   - path: {}\n  #     render: {render}\n", scalar(path))?;
+        write_release(f, "  #     ", detected, path)?;
     }
     if all.len() > SOURCES_MAX {
         writeln!(f, "  #   # and {} more", all.len() - SOURCES_MAX)?;
@@ -112,7 +113,23 @@ fn write_sources(f: &mut fmt::Formatter<'_>, cluster: &str, detected: &Detected)
     Ok(())
 }
 
-fn write_selected(f: &mut fmt::Formatter<'_>, selection: &Selection) -> fmt::Result {
+/// Writes a release for the chart at `path`: the default of several charts may be one name.
+fn write_release(
+    f: &mut fmt::Formatter<'_>,
+    indent: &str,
+    detected: &Detected,
+    path: &str,
+) -> fmt::Result {
+    let Some(release) = detected.releases.get(path) else { return Ok(()) };
+    let release = scalar(release);
+    write!(f, "{indent}release: {release}\n{indent}namespace: {release}\n")
+}
+
+fn write_selected(
+    f: &mut fmt::Formatter<'_>,
+    selection: &Selection,
+    detected: &Detected,
+) -> fmt::Result {
     f.write_str(
         "\n  # Manifests of this cluster: its overlays, and everything that belongs to no overlay.\n  \
          sources:\n",
@@ -120,7 +137,8 @@ fn write_selected(f: &mut fmt::Formatter<'_>, selection: &Selection) -> fmt::Res
     let mut write = |sign: &str, SelectedSource { path, render }: &SelectedSource| {
         let path = if path.is_empty() { "." } else { path.as_str() };
         writeln!(f, "  {sign}  - path: {}", scalar(path))?;
-        render.map_or(Ok(()), |render| writeln!(f, "  {sign}    render: {render}"))
+        render.map_or(Ok(()), |render| writeln!(f, "  {sign}    render: {render}"))?;
+        write_release(f, &format!("  {sign}    "), detected, path)
     };
     selection.sources.iter().try_for_each(|source| write("", source))?;
     selection.other_overlays.iter().take(SOURCES_MAX).try_for_each(|source| write("# ", source))

@@ -54,7 +54,7 @@ pub fn with_message(reason: BlockedReason) -> Blocked {
             "its pods do not exist, and no new commit adds them".to_owned()
         }
         BlockedReason::Settling { until } => {
-            format!("planned only recently; starts at {} if it is still planned", at(until))
+            format!("waits for spec.controller.settle until {}", at(until))
         }
         BlockedReason::ConsolidateAfter { until } => {
             format!(

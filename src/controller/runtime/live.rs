@@ -117,8 +117,7 @@ async fn steering<H: Host>(host: &mut H, kubernetes: &Kubernetes) -> Steering {
     };
     if steering != Steering::Supported {
         host.report(&format!(
-            "Pods are not nominated to their planned nodes: {}. Unlikely scheduling orders are \
-             handled as set in spec.placement.worstCase.",
+            "kube-scheduler decides freely where pods go, so plans include spare room: {}.",
             escape(&obstacle)
         ));
     }

@@ -7,8 +7,7 @@ use super::super::decode::{Field, FieldMap, shorten};
 use super::node_pool::string_map;
 use super::warn_unsupported;
 use crate::model::desired::{
-    BlockDevice, Ec2Selector, Identity, ImageTerm, InstanceSettings, MetadataOptions, Severity,
-    UserData,
+    BlockDevice, Ec2Selector, Identity, ImageTerm, InstanceSettings, MetadataOptions, UserData,
 };
 use crate::model::units::Bytes;
 
@@ -60,7 +59,7 @@ fn image_term(item: &Field<'_>) -> Option<ImageTerm> {
     let text = |key| map.get(key).and_then(|f: Field<'_>| Some(f.non_empty_text()?.into_owned()));
     let (parameter, selector, owner) = (text("ssmParameter"), selector(map), text("owner"));
     map.ignore(&["alias"]);
-    map.finish(Severity::Warning);
+    map.finish_with_typo_check();
     if let Some(parameter) = parameter {
         return Some(ImageTerm::Parameter(parameter));
     }
@@ -71,7 +70,7 @@ fn selectors(field: &Field<'_>) -> Vec<Ec2Selector> {
     let read = |item: Field<'_>| {
         let map = item.map()?;
         let selector = selector(&map);
-        map.finish(Severity::Warning);
+        map.finish_with_typo_check();
         is_selective(&item, &map, &selector).then_some(selector)
     };
     field.items().filter_map(read).collect()
@@ -130,7 +129,7 @@ fn metadata(field: &Field<'_>) -> MetadataOptions {
     let tokens = [("required", true), ("optional", false)];
     let tokens = map.get("httpTokens").and_then(|f| f.choice(&tokens));
     options.tokens_required = tokens.unwrap_or(options.tokens_required);
-    map.finish(Severity::Warning);
+    map.finish_with_typo_check();
     options
 }
 
@@ -155,9 +154,9 @@ fn device(map: &FieldMap<'_>) -> Option<BlockDevice> {
         device.delete_on_termination = ebs.get("deleteOnTermination").and_then(|f| f.boolean());
         let without = "volumes are created without it";
         warn_unsupported(&ebs, &["volumeInitializationRate"], without);
-        ebs.finish(Severity::Warning);
+        ebs.finish_with_typo_check();
     }
-    map.finish(Severity::Warning);
+    map.finish_with_typo_check();
     Some(device)
 }
 

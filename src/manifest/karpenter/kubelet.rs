@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use super::super::decode::{Field, FieldMap, shorten};
 use super::super::resource_list::{non_negative_quantity, resource_list};
 use super::warn_unsupported;
-use crate::model::desired::{KubeletSettings, ReservedAmount, Severity};
+use crate::model::desired::{KubeletSettings, ReservedAmount};
 use crate::model::units::Bytes;
 
 /// The setting of older generations without effect: every image has containerd.
@@ -51,7 +51,7 @@ pub(in super::super) fn kubelet(field: &Field<'_>) -> KubeletSettings {
     settings.cluster_dns = map.get("clusterDNS").map(|f| addresses(&f)).unwrap_or_default();
     report_contradictions(field, &settings);
     warn_unsupported(&map, UNSUPPORTED, "the kubelet starts without it");
-    map.finish(Severity::Warning);
+    map.finish_with_typo_check();
     settings
 }
 

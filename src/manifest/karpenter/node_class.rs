@@ -89,7 +89,7 @@ pub(in super::super) fn node_class(
     let windows_build = named.and_then(|name| family.windows_build(name));
     let instance_settings =
         instance_settings(&spec, image.as_ref().and_then(|(_, image)| image_alias(image)));
-    spec.finish(Severity::Warning);
+    spec.finish_with_typo_check();
     let Some((_, image)) = image else { return };
     let kubelet = kubelet.unwrap_or_default();
     add(NodeClass { windows_build, image, kubelet, instance_settings, ..class }, root, into);
@@ -144,7 +144,7 @@ pub(in super::super) fn node_template(meta: ObjectMeta, root: &FieldMap<'_>, int
     let class = settings(&spec, Generation::V1alpha5, meta, known);
     let windows_build = name.and_then(|name| known.windows_build(name));
     let instance_settings = instance_settings(&spec, image_alias(&image));
-    spec.finish(Severity::Warning);
+    spec.finish_with_typo_check();
     if family.is_ok() {
         add(NodeClass { windows_build, image, instance_settings, ..class }, root, into);
     }
@@ -222,7 +222,7 @@ fn reservation_terms(field: &Field<'_>) -> Vec<ReservationTerm> {
             owner: filled("ownerID"),
             targeted: map.get("instanceMatchCriteria").and_then(|f| f.choice(&criteria)),
         };
-        map.finish(Severity::Warning);
+        map.finish_with_typo_check();
         let beside = term.owner.is_some() || term.targeted.is_some() || !term.tags.is_empty();
         if term.id.is_some() && beside {
             item.error("has an `id`, which excludes other conditions", None);

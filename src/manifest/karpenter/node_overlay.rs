@@ -6,7 +6,7 @@ use super::super::object_meta::ObjectMeta;
 use super::super::resource_list::resource_list;
 use super::finish_root;
 use super::requirements::overlay_requirements;
-use crate::model::desired::{Generation, NodeOverlay, PriceChange, Severity};
+use crate::model::desired::{Generation, NodeOverlay, PriceChange};
 use crate::model::pod::ResourceList;
 use crate::model::units::MicroUsd;
 
@@ -40,7 +40,7 @@ pub(in super::super) fn node_overlay(meta: ObjectMeta, root: &FieldMap<'_>, into
     };
     let capacity = spec.get("capacity").map(|field| capacity(&field)).unwrap_or_default();
     let weight = spec.get("weight").map_or(0, |field| weight(&field));
-    spec.finish(Severity::Warning);
+    spec.finish_with_typo_check();
     // An overlay is applied as a whole or not at all.
     if root.field.scope.first_failed_field().is_some() {
         return;

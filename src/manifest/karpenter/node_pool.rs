@@ -15,7 +15,7 @@ use super::kubelet::kubelet;
 use super::requirements::{pool_labels, pool_requirements};
 use super::{add_pool, check_taints, finish_root, weight};
 use crate::model::desired::{
-    AutoModePool, Budget, Consolidation, Expiry, Generation, Pool, PoolLimits, Severity,
+    AutoModePool, Budget, Consolidation, Expiry, Generation, Pool, PoolLimits,
 };
 use crate::model::fargate::{AUTO, COMPUTE_TYPE};
 use crate::model::ids::NodeClassName;
@@ -80,7 +80,7 @@ pub(in super::super) fn node_pool(
         check_static(weighted.as_ref(), &limits, &spec);
     }
     let weight = weight(weighted);
-    spec.finish(Severity::Warning);
+    spec.finish_with_typo_check();
     let Some(pool) = pool else { return };
     let expire_after = disruption.expire_after.unwrap_or(pool.expire_after);
     let Disruption { consolidation, consolidate_after, budgets, .. } = disruption;
@@ -119,11 +119,11 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
     let labels = pool_labels(of_metadata("labels"));
     let do_not_disrupt = has_do_not_disrupt(of_metadata("annotations"));
     if let Some(metadata) = &metadata {
-        metadata.finish(Severity::Warning);
+        metadata.finish_with_typo_check();
     }
     let spec = template.required("spec");
     let spec = spec.as_ref().and_then(Field::map)?;
-    template.finish(Severity::Warning);
+    template.finish_with_typo_check();
     let node_class = spec.required("nodeClassRef").and_then(|field| node_class_ref(&field));
     let requirements = pool_requirements(spec.get("requirements"), generation);
     let (steady, startup) = (taints(spec.get("taints")), taints(spec.get("startupTaints")));
@@ -137,7 +137,7 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
     if beta {
         spec.ignore(&["resources"]);
     }
-    spec.finish(Severity::Warning);
+    spec.finish_with_typo_check();
     Some(Pool {
         name: meta.name.as_str().into(),
         origin: meta.origin.clone(),
@@ -235,7 +235,7 @@ fn node_class_ref(field: &Field<'_>) -> Option<NodeClassName> {
         );
     }
     map.ignore(&["apiVersion"]);
-    map.finish(Severity::Warning);
+    map.finish_with_typo_check();
     Some(NodeClassName::from(&*name?))
 }
 
@@ -261,7 +261,7 @@ fn disruption_of(map: Option<&FieldMap<'_>>, generation: Generation) -> Disrupti
     if generation == Generation::V1beta1 {
         read.expire_after = map.get("expireAfter").and_then(|field| field.duration_or_never());
     }
-    map.finish(Severity::Warning);
+    map.finish_with_typo_check();
     read
 }
 
@@ -303,7 +303,7 @@ fn budget(map: &FieldMap<'_>) -> Option<Budget> {
     }
     let schedule = schedule.and_then(|field| cron::expression(&field));
     let duration = duration.and_then(|field| field.duration());
-    map.finish(Severity::Warning);
+    map.finish_with_typo_check();
     Some(Budget { nodes: nodes?, reasons: reasons.unwrap_or_default(), schedule, duration })
 }
 

@@ -10,9 +10,7 @@ use super::kubelet::kubelet;
 use super::node_pool::{has_do_not_disrupt, limits};
 use super::requirements::{pool_labels, pool_requirements};
 use super::{add_pool, check_taints, finish_root, weight};
-use crate::model::desired::{
-    Consolidation, Expiry, Generation, Pool, PoolLimits, PoolRequirement, Severity,
-};
+use crate::model::desired::{Consolidation, Expiry, Generation, Pool, PoolLimits, PoolRequirement};
 use crate::model::ids::{Labels, NodeClassName};
 use crate::model::requirement::{Operator, key};
 
@@ -53,7 +51,7 @@ pub(in super::super) fn provisioner(meta: ObjectMeta, root: &FieldMap<'_>, into:
         termination_grace_period: None,
         unreadable: None,
     };
-    spec.finish(Severity::Warning);
+    spec.finish_with_typo_check();
     add_pool(pool, root, into);
 }
 
@@ -74,7 +72,7 @@ fn node_class(spec: &FieldMap<'_>) -> Option<NodeClassName> {
     let map = reference.map()?;
     let name = map.required("name").and_then(|name| name.non_empty_text());
     map.ignore(&["kind", "apiVersion"]);
-    map.finish(Severity::Warning);
+    map.finish_with_typo_check();
     Some(NodeClassName::from(&*name?))
 }
 
@@ -89,7 +87,7 @@ fn consolidation(spec: &FieldMap<'_>) -> (Consolidation, Option<SignedDuration>)
     let setting = spec.get("consolidation");
     let enabled = setting.as_ref().and_then(Field::map).and_then(|map| {
         let enabled = map.get("enabled").and_then(|field| field.boolean());
-        map.finish(Severity::Warning);
+        map.finish_with_typo_check();
         enabled
     });
     match (empty, enabled.unwrap_or(false)) {
@@ -107,7 +105,7 @@ fn consolidation(spec: &FieldMap<'_>) -> (Consolidation, Option<SignedDuration>)
 fn resource_limits(field: &Field<'_>) -> PoolLimits {
     let Some(map) = field.map() else { return PoolLimits::default() };
     let read = map.get("resources").map(|field| limits(&field)).unwrap_or_default();
-    map.finish(Severity::Warning);
+    map.finish_with_typo_check();
     read
 }
 

@@ -2,10 +2,10 @@
 
 use super::super::decode::{Field, FieldMap};
 use super::super::labels::{LabelOwner, NODE_OPERATORS, expression_of, label_key, labels};
-use crate::model::desired::{Generation, PoolRequirement, Severity};
+use crate::model::desired::{Generation, PoolRequirement};
 use crate::model::ids::{LabelValue, Labels};
 use crate::model::pod::Expression;
-use crate::model::requirement::{Operator, is_restricted, key, known_values};
+use crate::model::requirement::{Operator, is_restricted, key, known_values, similar_keys};
 
 /// Operators of pool requirements in v1.
 const V1_OPERATORS: &[Operator] = &[
@@ -88,7 +88,7 @@ fn pool_requirement(
         }
         Some(least)
     });
-    map.finish(Severity::Warning);
+    map.finish_with_typo_check();
     let expression = expression?;
     check_key(&map.field, expression.key.as_str());
     let requirement = PoolRequirement {
@@ -157,9 +157,10 @@ fn check_known_values(field: &Field<'_>, requirement: &PoolRequirement) {
 fn check_restricted(field: &Field<'_>, name: &str) {
     let own = [key::NODEPOOL, key::PROVISIONER].contains(&name);
     if own || is_restricted(name) {
-        field.error(
-            format_args!("uses the label `{name}`, which pools may not set"),
-            "Karpenter reserves this label; use one of your own domain".to_owned(),
-        );
+        let hint = match similar_keys(name).as_slice() {
+            [] => "Karpenter reserves this label; use one of your own domain".to_owned(),
+            similar => format!("did you mean `{}`?", similar.join("` or `")),
+        };
+        field.error(format_args!("uses the label `{name}`, which pools may not set"), hint);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::delivery::{DeliveryObject, ManifestContent, ManifestSet, TargetCluster};
-use super::super::repository_layout::{RepositoryLayout, parent_directory};
+use super::super::repository_layout::{KustomizationFile, RepositoryLayout, parent_directory};
 use super::super::settings::is_within;
 use super::DeliverySources;
 use crate::model::desired::{Recipe, RenderRequest, RenderResults};
@@ -21,6 +21,8 @@ pub(super) struct DeliveredFiles<'a> {
     manifest_sets: Vec<(&'a DeliveryObject, &'a ManifestSet)>,
     /// Directories that are delivered as a whole.
     generated: Vec<((&'a DeliveryObject, TargetCluster), &'a str)>,
+    /// Overlays of other clusters, with the delivered one of this cluster beside each.
+    other_overlays: BTreeMap<&'a str, &'a str>,
 }
 
 impl<'a> DeliveredFiles<'a> {
@@ -34,6 +36,7 @@ impl<'a> DeliveredFiles<'a> {
             directories: DeliveriesByPath::new(),
             manifest_sets: Vec::new(),
             generated: Vec::new(),
+            other_overlays: BTreeMap::new(),
         };
         for (delivery, manifest_set) in sources.manifest_sets() {
             let ManifestContent::Rendered(request) = &manifest_set.content else {
@@ -70,7 +73,44 @@ impl<'a> DeliveredFiles<'a> {
                 }
             }
         }
+        if !sources.deliveries.is_empty() {
+            delivered.other_overlays = delivered.find_other_overlays(layout);
+        }
         delivered
+    }
+
+    /// Returns the overlays that nothing delivers and that build on a base of a delivered overlay in
+    /// the same directory. The delivered one is that of this cluster.
+    fn find_other_overlays(&self, layout: &'a RepositoryLayout) -> BTreeMap<&'a str, &'a str> {
+        let is_overlay = |path: &str, file: &KustomizationFile| {
+            !file.is_component && !layout.is_base(path) && path.split('/').count() > 2
+        };
+        let overlays = layout.kustomizations.iter().filter(|(path, file)| is_overlay(path, file));
+        let overlays = overlays.map(|(path, _)| (parent_directory(path), self.cluster_of(path)));
+        let (delivered, open): (Vec<_>, Vec<_>) =
+            overlays.partition(|(_, cluster)| *cluster == Some(TargetCluster::This));
+        let mut by_base: BTreeMap<(&str, String), &str> = BTreeMap::new();
+        for (directory, _) in delivered {
+            for base in bases_elsewhere(layout, directory) {
+                by_base.entry((parent_directory(directory), base)).or_insert(directory);
+            }
+        }
+        let open = open.into_iter().filter(|(_, cluster)| cluster.is_none());
+        let other = open.filter_map(|(directory, _)| {
+            let parent = parent_directory(directory);
+            let mut bases = bases_elsewhere(layout, directory).into_iter();
+            let beside = bases.find_map(|base| by_base.get(&(parent, base)))?;
+            Some((directory, *beside))
+        });
+        other.collect()
+    }
+
+    /// Returns the overlay of another cluster that has the file at `path`, with the delivered overlay
+    /// beside it.
+    pub(super) fn other_overlay(&self, path: &str) -> Option<(&'a str, &'a str)> {
+        let mut above = path.match_indices('/').map(|(at, _)| &path[..at]);
+        let found = above.find_map(|directory| self.other_overlays.get_key_value(directory));
+        found.map(|(overlay, beside)| (*overlay, *beside))
     }
 
     /// Returns the cluster to which another file's delivery object delivers `path`. A delivery
@@ -87,6 +127,13 @@ impl<'a> DeliveredFiles<'a> {
         let elsewhere = all.filter(|(by, _)| *by.origin.file != *path);
         elsewhere.map(|(_, cluster)| cluster).min()
     }
+}
+
+/// Returns the directories of bases outside of the overlay in `directory`, without components.
+fn bases_elsewhere(layout: &RepositoryLayout, directory: &str) -> Vec<String> {
+    let all = layout.transitive_bases([directory.to_owned()]).into_iter();
+    let is_base = |path: &str| layout.kustomization_in(path).is_some_and(|base| !base.is_component);
+    all.filter(|path| !is_within(path, directory) && is_base(path)).collect()
 }
 
 /// Returns whether the file at `path` may belong to a set whose files are not known one by one.

@@ -48,6 +48,7 @@ impl DeliverySources {
             !is_external(path)
                 && area_of(areas, path).is_some_and(|a| !a.rendered)
                 && delivered.cluster_of(path).is_none()
+                && delivered.other_overlay(path).is_none()
         };
         for (chart, path) in layout.charts().filter(|(_, path)| is_plain(path)) {
             let object = format!("Helm chart {}", display_directory(chart));

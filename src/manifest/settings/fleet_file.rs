@@ -364,6 +364,11 @@ fn read_cluster(map: &FieldMap<'_>, cluster: &mut ClusterSettings) {
 }
 
 fn check_zone(field: &Field<'_>, name: &str, cluster: &ClusterSettings) {
+    // The catalog reports a region that does not exist.
+    let number = cluster.region.as_str().rsplit_once('-').map(|(_, number)| number);
+    if number.is_none_or(|number| number.parse::<u8>().is_err()) {
+        return;
+    }
     if !name.starts_with(cluster.region.as_str()) || name.len() == cluster.region.as_str().len() {
         field.error(
             format_args!("names the zone `{}`, which is not in {}", shorten(name), cluster.region),

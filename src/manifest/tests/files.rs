@@ -45,6 +45,57 @@ fn documents_that_are_no_input_are_skipped_with_a_reason() {
 }
 
 #[test]
+fn mistyped_kind_or_group_of_a_known_group_is_an_error() {
+    let one_of = "write one of: NodePool, Provisioner, NodeOverlay, Machine, NodeClaim";
+    for (version, kind, expected) in [
+        (
+            "karpenter.sh/v1",
+            "Nodepool",
+            "has kind `Nodepool`, which karpenter.sh does not have; did you mean `NodePool`?",
+        ),
+        (
+            "karpenter.sh/v1",
+            "Gizmo",
+            &format!("has kind `Gizmo`, which karpenter.sh does not have; {one_of}"),
+        ),
+        (
+            "karpenter.k8s.aws/v1",
+            "EC2Nodeclass",
+            "has kind `EC2Nodeclass`, which karpenter.k8s.aws does not have; did you mean `EC2NodeClass`?",
+        ),
+        (
+            "fleetwright.dev/v1",
+            "Flete",
+            "has kind `Flete`, which fleetwright.dev does not have; did you mean `Fleet`?",
+        ),
+        (
+            "kapenter.sh/v1",
+            "NodePool",
+            "has the API group `kapenter.sh`, which no API server serves; did you mean `karpenter.sh`?",
+        ),
+        (
+            "app/v1",
+            "Deployment",
+            "has apiVersion `app/v1`, in which kind Deployment is not served; write apiVersion: apps/v1",
+        ),
+    ] {
+        let text = format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\n");
+        let found = problem(&text);
+        assert!(found.starts_with("error a.yaml:1: ") && found.ends_with(expected), "{found}");
+    }
+    for (version, kind) in [
+        ("karpenter.sh/v1", "NodeClaim"),
+        ("karpenter.sh/v1", "NodeClaimList"),
+        ("karpenter.sh/v1", "NodePoolList"),
+        ("fleetwright.dev/v1", "CapacityPlan"),
+        ("karpenter.azure.com/v1beta1", "AKSNodeClass"),
+        ("app/v1", "Project"),
+    ] {
+        clean(&format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\nitems: []\n"));
+    }
+}
+
+#[test]
 fn objects_with_unknown_pods_are_unresolved() {
     let pods = "spec: {selector: {}, template: {spec: {containers: [{name: c}]}}}";
     for (version, kind, rest) in [

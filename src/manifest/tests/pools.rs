@@ -234,6 +234,10 @@ fn karpenter_rejections_are_errors_with_their_line() {
             requirement("{key: karpenter.sh/x, operator: Exists}"),
             "the label `karpenter.sh/x`, which",
         ),
+        (
+            requirement("{key: karpenter.k8s.aws/instance-categorie, operator: In, values: [m]}"),
+            "which pools may not set; did you mean `karpenter.k8s.aws/instance-category`?",
+        ),
         (requirement("{key: karpenter.sh/nodepool, operator: Exists}"), "which pools may not set"),
         (requirement("{key: kubernetes.io/hostname, operator: Exists}"), "which pools may not set"),
         (
@@ -249,8 +253,16 @@ fn karpenter_rejections_are_errors_with_their_line() {
         (v1("    metadata: {labels: {karpenter.sh/x: z}}\n", ""), "which pools may not set"),
         (
             v1("", "  disruption: {consolidateafter: 0s}\n"),
-            "warning a.yaml:8: NodePool web: unknown field `consolidateafter` in `spec.disruption`; \
+            "error a.yaml:8: NodePool web: unknown field `consolidateafter` in `spec.disruption`; \
              did you mean `consolidateAfter`?",
+        ),
+        (
+            v1("", "  limit: {cpu: 8}\n"),
+            "error a.yaml:8: NodePool web: unknown field `limit` in `spec`",
+        ),
+        (
+            v1("", "  flavor: x\n"),
+            "warning a.yaml:8: NodePool web: unknown field `flavor` in `spec`",
         ),
         (
             v1("", "").replace("kind: EC2NodeClass, name", "kind: NodeClass, name"),

@@ -140,6 +140,35 @@ fn a_misspelled_field_is_an_error_and_an_unknown_one_a_warning() {
 }
 
 #[test]
+fn selector_selects_the_pods_of_its_template() {
+    let deployment = |selector: &str| {
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: x}}\nspec:\n  selector: \
+             {selector}\n  template: {{metadata: {{labels: {{app: x, tier: web}}}}, spec: \
+             {{containers: [{{name: c}}]}}}}\n"
+        )
+    };
+    for selector in [
+        "{}",
+        "{matchLabels: {app: x}}",
+        "{matchExpressions: [{key: tier, operator: In, values: [web, api]}]}",
+    ] {
+        clean(&deployment(selector));
+    }
+    for selector in [
+        "{matchLabels: {app: y}}",
+        "{matchLabels: {app: x, team: a}}",
+        "{matchExpressions: [{key: tier, operator: DoesNotExist}]}",
+    ] {
+        assert_eq!(
+            problem(&deployment(selector)),
+            "error a.yaml:5: Deployment default/x: `spec.selector` does not select the pods of \
+             `spec.template`; write the labels of the template under `matchLabels`"
+        );
+    }
+}
+
+#[test]
 fn claim_templates_become_claims_of_each_pod() {
     let desired = clean(
         "apiVersion: apps/v1

@@ -1,5 +1,7 @@
 //! Well-known, restricted and deprecated label keys.
 
+use crate::model::similar_name::{nearest, nearest_of};
+
 /// Label keys that Fleetwright reads or writes.
 pub mod key {
     /// Pool of the node.
@@ -100,6 +102,21 @@ pub fn is_well_known(key: &str) -> bool {
             .is_some_and(|rest| INSTANCE_LABELS.contains(&rest))
 }
 
+/// Returns the well-known keys of the same domain that are most similar to the unknown `key`.
+#[must_use]
+pub fn similar_keys(key: &str) -> Vec<String> {
+    if let Some(rest) = key.strip_prefix(key::INSTANCE_PREFIX) {
+        let near = nearest(rest, INSTANCE_LABELS);
+        return near.iter().map(|rest| format!("{}{rest}", key::INSTANCE_PREFIX)).collect();
+    }
+    let Some((domain, name)) = key.split_once('/') else { return Vec::new() };
+    let of_domain = WELL_KNOWN.iter().filter_map(|known| {
+        let (other, name) = known.split_once('/')?;
+        (other == domain).then_some((name, (*known).to_owned()))
+    });
+    nearest_of(name, of_domain)
+}
+
 /// Returns all possible values of `key`, if the set is closed.
 #[must_use]
 pub fn known_values(key: &str) -> Option<&'static [&'static str]> {
@@ -155,6 +172,20 @@ mod tests {
             ("notkarpenter.sh/x", false),
         ] {
             assert_eq!(is_restricted(name), restricted, "{name}");
+        }
+    }
+
+    #[test]
+    fn mistyped_keys_are_similar_to_those_of_their_domain() {
+        for (name, expected) in [
+            ("karpenter.k8s.aws/instance-categorie", "karpenter.k8s.aws/instance-category"),
+            ("karpenter.k8s.aws/instance-famly", "karpenter.k8s.aws/instance-family"),
+            ("karpenter.sh/capacity-typ", "karpenter.sh/capacity-type"),
+            ("karpenter.k8s.aws/instance-nonsense", ""),
+            ("example.com/capacity-typ", ""),
+            ("team", ""),
+        ] {
+            assert_eq!(similar_keys(name).join(" "), expected, "{name}");
         }
     }
 

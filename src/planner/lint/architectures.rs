@@ -12,7 +12,7 @@ use crate::demand::{Demand, PodGroup};
 use crate::model::desired::{Desired, Pool, Problem};
 use crate::model::ids::LabelValue;
 use crate::model::pod::untolerated;
-use crate::model::requirement::{Requirements, key};
+use crate::model::requirement::{LabelSet, Requirements, key};
 
 /// Returns a warning for each pool that offers several architectures to pods without an
 /// architecture requirement.
@@ -66,7 +66,14 @@ fn allows_any_architecture(group: &PodGroup, pool: &Pool) -> bool {
             // A requirement on the architecture is deliberate, even if it permits several.
             _ if name.as_str() == key::ARCH => false,
             Some(value) => set.contains(Some(value)),
-            None => true,
+            None if name.as_str() == key::NODEPOOL => {
+                set.contains(Some(&pool.name.as_str().into()))
+            }
+            None => pool.requirements.iter().filter(|own| own.key == *name).all(|own| {
+                let values: Vec<&str> = own.values.iter().map(LabelValue::as_str).collect();
+                let allowed = LabelSet::from_operator(own.operator, &values);
+                allowed.is_ok_and(|allowed| !allowed.intersect(set).is_empty())
+            }),
         })
     };
     untolerated(&pool.taints, &shape.tolerations).is_none()

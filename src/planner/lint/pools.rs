@@ -16,9 +16,19 @@ pub fn missing_pools(desired: &Desired, demand: &Demand) -> Option<Problem> {
         || !auto_mode_pools.is_empty()
         || !node_groups.is_empty()
         || !external_groups.is_empty();
-    let first = demand.groups.first().filter(|_| !is_declared)?;
-    let origin = first.origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
+    if is_declared {
+        return None;
+    }
     let message = "no file declares a NodePool or a node group, so that no pod gets a node";
+    let (origin, message) = match (demand.groups.first(), desired.unresolved.first()) {
+        (Some(first), _) => (first.origin.clone(), message.to_owned()),
+        // Sources that are not read have pods as well, and may declare the pools.
+        (None, Some(first)) => {
+            (Some(first.origin.clone()), message.replacen("file", "file that is read", 1))
+        }
+        (None, None) => return None,
+    };
+    let origin = origin.unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
     let hint =
         format!("declare one; `{EXPORT_POOLS}` exports those of a cluster, as Terraform made them");
     Some(Problem::warning(origin, "Fleet", message).hint(hint).code(Code::NoPool))

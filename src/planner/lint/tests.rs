@@ -51,6 +51,12 @@ fn pods_without_any_pool_are_a_warning() {
                  region: us-east-1}\nmanagedNodeGroups: [{name: web, instanceType: m5.large}]\n";
     assert_eq!(missing(&format!("{pods}---\n{group}")), None);
     assert_eq!(missing("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"), None);
+    let file = TreeFile { path: "a/Chart.yaml".into(), content: Ok(b"name: a".as_slice().into()) };
+    let tree = Tree { files: vec![file] };
+    let unread = read(&tree, &read_fleet(&tree).0);
+    let demand = Demand::build(&unread, &observed, DemandMode::Live);
+    let found = missing_pools(&unread, &demand).expect("a warning");
+    assert!(found.message.starts_with("no file that is read declares"), "{}", found.message);
 }
 
 /// Returns a Deployment `web/api` with these containers and additional pod fields.
@@ -288,6 +294,51 @@ fn timed_toleration_of_pool_taint_is_reported() {
 }
 
 #[test]
+fn values_that_no_node_has_are_reported() {
+    let pool = "---\napiVersion: karpenter.sh/v1alpha5\nkind: Provisioner\nmetadata: {name: default}\n\
+                spec: {provider: {instanceProfile: x}}\n";
+    let app = container("app", "requests: {cpu: 1, memory: 1Gi}");
+    let found = |selector: &str| {
+        let pods = deployment(&app, &format!(", nodeSelector: {{{selector}}}"));
+        let text =
+            format!("{pods}{pool}").replace("provider: {instanceProfile: x}", "provider: {}");
+        let file = TreeFile { path: "a.yaml".into(), content: Ok(text.as_bytes().into()) };
+        let tree = Tree { files: vec![file] };
+        let desired = read(&tree, &read_fleet(&tree).0);
+        let at = "2026-11-01T00:00:00Z".parse().expect("a time");
+        let observed = Observed::empty(ClusterIdentity::default(), at);
+        let demand = Demand::build(&desired, &observed, DemandMode::Live);
+        let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the region is embedded");
+        let all = node_selectors::unknown_values(&desired, &demand, &catalog);
+        let line =
+            |p: Problem| format!("{}: {}; {}", p.origin, p.message, p.hint.unwrap_or_default());
+        all.into_iter().map(line).collect::<Vec<_>>().join("\n")
+    };
+    for (selector, expected) in [
+        (
+            "karpenter.sh/nodepool: defualt",
+            "a.yaml:1: its pods ask for karpenter.sh/nodepool `defualt`, and no file declares such a \
+             pool; did you mean `default`?",
+        ),
+        (
+            "karpenter.sh/nodepool: gpu",
+            "a.yaml:1: its pods ask for karpenter.sh/nodepool `gpu`, and no file declares such a pool; \
+             name a pool of the repository, or declare this one",
+        ),
+        (
+            "topology.kubernetes.io/zone: us-east-1z",
+            "a.yaml:1: its pods ask for topology.kubernetes.io/zone `us-east-1z`, and no node has that \
+             value; did you mean `us-east-1a` or `us-east-1b` or `us-east-1c`?",
+        ),
+        ("topology.kubernetes.io/zone: us-east-1-bos-1a", ""),
+        ("topology.kubernetes.io/zone: us-east-1b", ""),
+        ("karpenter.sh/nodepool: default", ""),
+    ] {
+        assert_eq!(found(selector), expected, "{selector}");
+    }
+}
+
+#[test]
 fn mixed_architectures_without_selector_are_reported() {
     let pool = |requirements: &str| {
         format!(
@@ -306,6 +357,9 @@ fn mixed_architectures_without_selector_are_reported() {
     let family = "{key: karpenter.k8s.aws/instance-family, operator: In, values: [m5]}";
     let gpu = "{key: karpenter.k8s.aws/instance-gpu-name, operator: In, values: [t4, l4]}";
     let both = arch("In", "amd64, arm64");
+    let mixed = "{key: karpenter.k8s.aws/instance-family, operator: In, values: [m5, m6g]}";
+    let of_family =
+        |name: &str| format!(", nodeSelector: {{karpenter.k8s.aws/instance-family: {name}}}");
     let named = [
         "a.yaml:10: NodePool team1: has nodes of amd64 and arm64, and Deployment web/api \
                   may run on either: the cheaper one is used, and the architectures of the images are not checked",
@@ -318,9 +372,14 @@ fn mixed_architectures_without_selector_are_reported() {
         ("its GPUs are of one", gpu, "", &[]),
         ("the pods choose", &both, ", nodeSelector: {kubernetes.io/arch: amd64}", &[]),
         ("the pods are elsewhere", &both, ", nodeSelector: {team: two}", &[]),
+        ("other pool", &both, ", nodeSelector: {karpenter.sh/nodepool: team2}", &[]),
+        ("this pool", &both, ", nodeSelector: {karpenter.sh/nodepool: team1}", &named[..]),
+        ("other family", &format!("{both}, {mixed}"), &of_family("c7g"), &[]),
+        ("its family", &format!("{both}, {mixed}"), &of_family("m5"), &named[..]),
     ] {
         let app = container("app", "requests: {cpu: 1, memory: 1Gi}");
-        let found = plan_lints(&format!("{}{}", deployment(&app, pods), pool(requirements)));
+        let mut found = plan_lints(&format!("{}{}", deployment(&app, pods), pool(requirements)));
+        found.retain(|line| line.contains("has nodes of"));
         assert_eq!(found, expected, "{rule}");
     }
 }

@@ -49,11 +49,12 @@ pub(in crate::render) fn comparison(plan: &Plan) -> String {
         against.iter().map(|name| format!("<code>{}</code>", text(name, NAME))).collect();
     format!(
         "<h2>Caused by this change</h2>\n<p><strong>{}</strong> against {}: {}</p>\n{}\
-         <p class=\"dim\">Pending without it: {} {}</p>\n{}",
+         <p class=\"dim\">{}: {} {}</p>\n{}",
         text(&words::caused_text(found), LINE),
         against.join(", "),
         list(&found.caused),
         items(pods.collect()),
+        words::pending_title(&format!("<code>{}</code>", text(&found.revision, NAME))),
         text(&words::pending_text(found), LINE),
         list(&found.pending),
         items(withdrawn.collect())

@@ -77,6 +77,7 @@ struct RowGroup {
     rows: u32,
     pods: u32,
     hourly: MicroUsd,
+    is_estimated: bool,
     first: Vec<String>,
     reason: String,
 }
@@ -93,6 +94,7 @@ fn group_rows(rows: &[&PlanRow<'_>], grouping: Grouping) -> String {
         let explain = row.explain;
         group.hourly += explain.and_then(|e| e.hourly_after).unwrap_or_default()
             - explain.and_then(|e| e.hourly_before).unwrap_or_default();
+        group.is_estimated |= explain.is_some_and(|e| e.estimated);
         if group.first.len() < FIRST_SHOWN {
             group.first.push(row.resource.address.to_string());
         }
@@ -102,11 +104,13 @@ fn group_rows(rows: &[&PlanRow<'_>], grouping: Grouping) -> String {
     text.push_str("|---|--:|---|---|---|--:|--:|---|---|\n");
     for ((symbol, [pool, kind, zone, _]), group) in groups {
         let first: Vec<String> = group.first.iter().map(|id| code(id, NAME_WIDTH)).collect();
+        let mark =
+            if group.is_estimated { format!(" {}", table::ESTIMATED) } else { String::new() };
         let more =
             if usize::try_from(group.rows).is_ok_and(|n| n > FIRST_SHOWN) { ", …" } else { "" };
         let _ = writeln!(
             text,
-            "| {} | **{}** | {} | {} | {} | {} | {} | {}{more} | {} |",
+            "| {} | **{}** | {} | {} | {} | {} | {}{mark} | {}{more} | {} |",
             sign(symbol),
             group.rows,
             prose(&pool, NAME_WIDTH),

@@ -111,7 +111,8 @@ pub(super) fn comparison(plan: &Plan, room: usize) -> String {
         lines.push(format!("* {name} {}{place}", words::pods_text(row, "→")));
     }
     let mut below = vec![format!(
-        "Pending without it: {}{}",
+        "{}: {}{}",
+        words::pending_title(&code(&found.revision, NAME_WIDTH)),
         words::pending_text(found),
         names(&found.pending)
     )];

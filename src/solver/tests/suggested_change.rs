@@ -79,6 +79,17 @@ fn raised_limit_has_amount_and_price() {
 }
 
 #[test]
+fn reached_limits_are_named_without_the_others() {
+    let mut scenario = Scenario::new(&["m5.xlarge"], 1000, 0);
+    scenario.scale(13);
+    scenario.pool().limits.resources =
+        [("cpu".into(), 8_000), ("memory".into(), 1024 * 1024 * 1024 * 1024)].into();
+    assert_eq!(advice(&scenario).0, "pool default has reached its limits (cpu 8)");
+    scenario.pool().limits.nodes = Some(2);
+    assert_eq!(advice(&scenario).0, "pool default has reached its limits (cpu 8, nodes 2)");
+}
+
+#[test]
 fn every_obstacle_is_in_the_suggested_change() {
     let mut scenario = Scenario::new(&["m5.xlarge"], 1000, 0);
     scenario.scale(1);
@@ -100,6 +111,27 @@ fn label_that_no_node_gets_is_in_the_suggested_change() {
     scenario.scale(1);
     let (_, fix) = advice(&scenario);
     assert!(fix.contains("remove the pod's requirement cache"), "{fix}");
+}
+
+#[test]
+fn mistyped_pool_or_zone_is_corrected_in_the_pod() {
+    let fix = |selected: (&str, &str)| {
+        let mut scenario = Scenario::new(&["m5.large"], 100, 64);
+        scenario.template().spec.node_selector.extend([label(selected.0, selected.1)]);
+        scenario.scale(1);
+        advice(&scenario).1
+    };
+    let (pool, zone) = ("karpenter.sh/nodepool", "topology.kubernetes.io/zone");
+    let mistyped = fix((pool, "defualt"));
+    assert!(mistyped.starts_with("write default in place of karpenter.sh/nodepool defualt: 1 m5"));
+    let unknown = fix((pool, "gpu"));
+    assert!(
+        unknown
+            .starts_with("name an existing pool in karpenter.sh/nodepool: no pool is called gpu")
+    );
+    let nowhere = fix((zone, "us-east-1z"));
+    assert!(nowhere.starts_with("write us-east-1a or us-east-1b"), "{nowhere}");
+    assert!(nowhere.contains(" in place of topology.kubernetes.io/zone us-east-1z: "), "{nowhere}");
 }
 
 #[test]

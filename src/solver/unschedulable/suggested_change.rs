@@ -18,6 +18,7 @@ use crate::model::market::CapacityType;
 use crate::model::pod::all_untolerated;
 use crate::model::reason::Relaxed;
 use crate::model::requirement::{LabelSet, Operator, Requirements, is_well_known, key, label};
+use crate::model::similar_name::nearest;
 use crate::model::storage::{EBS_DRIVER, attach_resource, is_attach_resource};
 use crate::model::units::{Bytes, MicroUsd, Resources};
 
@@ -101,12 +102,42 @@ impl UnschedulableReport<'_> {
             (OfferObstacle::Limit, Some(at)) => {
                 Some(self.raised_limit(unplaced, offer, *at, context))
             }
+            (OfferObstacle::Label { key, asked }, _) => self
+                .corrected_value(key, asked, &offer.node.pool)
+                .or_else(|| obstacle_remedy(shape, offer, obstacle)),
             _ => obstacle_remedy(shape, offer, obstacle),
         };
         let changes: Option<Vec<String>> = all.iter().chain(last).map(remedy).collect();
         let node = &offer.node;
         let nodes = unplaced.nodes_text(&offer.room, &node.instance_type, node.price);
         Some(format!("{}: {nodes}", changes?.join(", and ")))
+    }
+
+    /// Returns the correction of a pod that asks for the name of another pool, or for a zone that the
+    /// cluster does not have. No change of the pool helps there.
+    fn corrected_value(&self, label: &str, asked: &str, pool: &PoolName) -> Option<String> {
+        let known: Vec<&str> = match label {
+            key::NODEPOOL => self.input.desired.pools.keys().map(PoolName::as_str).collect(),
+            key::ZONE => self.input.catalog.known_values(label).into_iter().collect(),
+            _ => return None,
+        };
+        let is_known = known.iter().any(|name| asked.split(", ").any(|value| value == *name));
+        let near = nearest(asked, known.iter().copied());
+        match (label == key::NODEPOOL, is_known) {
+            (true, true) => {
+                Some(format!("name pool {pool} in {label}, or remove the requirement {asked}"))
+            }
+            (false, true) => None,
+            (_, false) if !near.is_empty() => {
+                Some(format!("write {} in place of {label} {asked}", near.join(" or ")))
+            }
+            (true, false) => {
+                Some(format!("name an existing pool in {label}: no pool is called {asked}"))
+            }
+            (false, false) => {
+                Some(format!("name a zone of the cluster in {label}: {asked} is none"))
+            }
+        }
     }
 
     /// Returns the remedy if only the limits of its pool block an offer.

@@ -165,3 +165,42 @@ fn bases_of_an_unrendered_kustomization_are_no_workloads() {
     assert_eq!(workloads(&desired), ["default/c other/pod.yaml:1"]);
     assert_eq!(unresolved(&desired).len(), 1);
 }
+
+#[test]
+fn overlay_beside_a_delivered_one_is_of_another_cluster() {
+    let application = format!(
+        "{{apiVersion: argoproj.io/v1alpha1, kind: Application, metadata: {{name: w, namespace: a}}, \
+         spec: {{source: {{repoURL: {OWN_URL}, path: w/overlays/prod}}, destination: {{server: \
+         'https://kubernetes.default.svc', namespace: w}}}}}}"
+    );
+    let overlay = "resources: [../../base]\nreplicas: [{name: w, count: 6}]\n";
+    let other = "resources: [x.yaml]\npatches: [{path: p.yaml}]\n";
+    let (base, extra) = (pod("w", ""), pod("extra", ""));
+    let mut files = vec![
+        ("apps/w.yaml", application.as_str()),
+        ("w/base/kustomization.yaml", "resources: [w.yaml]\n"),
+        ("w/base/w.yaml", base.as_str()),
+        ("w/overlays/prod/kustomization.yaml", overlay),
+        ("w/overlays/dev/kustomization.yaml", overlay),
+        ("w/overlays/dev/extra.yaml", extra.as_str()),
+    ];
+    let read = |files: &[(&str, &str)]| {
+        let scenario = DeliveryScenario::new(files);
+        assert_eq!(scenario.pending_requests(), ["kustomize w/overlays/prod"]);
+        let files =
+            ["w/base/kustomization.yaml", "w/base/w.yaml", "w/overlays/prod/kustomization.yaml"];
+        scenario.rendered("w/overlays/prod", &base, &files).read()
+    };
+    let found = read(&files);
+    assert_eq!((unresolved(&found), lines(&found)), (vec![], vec![]));
+    assert_eq!(found.workloads.len(), 1, "{:?}", workloads(&found));
+    let skipped = reasons(&found);
+    let other_cluster = "w/overlays/dev/extra.yaml: overlay of another cluster".to_owned();
+    assert!(skipped.contains(&other_cluster), "{skipped:?}");
+    // A kustomization beside it that shares no base is another application of this cluster.
+    files.push(("w/overlays/jobs/kustomization.yaml", other));
+    files
+        .push(("w/overlays/jobs/x.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}"));
+    let found = read(&files);
+    assert!(unresolved(&found)[0].contains("w/overlays/jobs"), "{:?}", unresolved(&found));
+}
