@@ -41,6 +41,8 @@ pub(super) struct ApplyRun {
     pub(super) pending_attempts: BTreeMap<Address, u32>,
     /// Steps that are finished, whatever their outcome.
     pub(super) finished_steps: BTreeSet<(Address, WaveStep)>,
+    /// Digests of the pods that each launch is for.
+    pub(super) launched_for: BTreeMap<Address, Vec<String>>,
     /// What the apply uses of a contingency.
     pub(super) contingency: Option<ContingencyUse>,
     /// Effect that starts the apply once its launches and removals are persisted.
@@ -353,6 +355,7 @@ impl ControllerState {
         let mut rows = run.plan.resource_changes.iter();
         let row = rows.find(|row| Some(&row.address) == address);
         let pool = row.and_then(|row| row.change.after.as_ref()?.pool.clone());
+        let launched_for = address.and_then(|address| run.launched_for.get(address).cloned());
         if let Some(row) = row {
             let pods = planned_pods_at(&run.plan, &row.address);
             self.planning.note_launched_demand(&run.plan, &pods);
@@ -368,6 +371,7 @@ impl ControllerState {
             useful: false,
             from_start: true,
             passed_over: false,
+            launched_for,
         });
     }
 

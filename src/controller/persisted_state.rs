@@ -9,8 +9,8 @@ mod ineffective_launches;
 mod records;
 mod trust;
 
-pub(super) use ineffective_launches::LaunchDemand;
 pub use ineffective_launches::Quarantine;
+pub(super) use ineffective_launches::{LaunchDemand, launch_digests};
 pub(super) use records::RepairRecord;
 pub use records::{
     ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, RemovalRecord, VerifiedCommit,
@@ -170,6 +170,7 @@ impl PersistedState {
                     useful: false,
                     from_start: instance.state == InstanceState::Pending,
                     passed_over: false,
+                    launched_for: None,
                 });
             }
         }

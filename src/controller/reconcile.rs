@@ -18,7 +18,7 @@ use super::interruption::{PlannedReplacements, StepScope};
 use super::narrow_scope::narrowed_scope;
 use super::observation::BUSY_REFRESH;
 use super::observation_diff::is_same_world;
-use super::persisted_state::LaunchDemand;
+use super::persisted_state::{LaunchDemand, launch_digests};
 use super::persistence::PERSISTED_BYTES_MAX;
 use super::planning::{LastPlanned, PlanningInput, PlanningPass, PlanningRun};
 use super::state::{AHEAD_READ_INTERVAL, ControllerState};
@@ -414,6 +414,8 @@ impl ControllerState {
             Some(cover) => Arc::new(cover.without_dearer_offerings(&plan)),
             None => plan,
         };
+        let world = self.planning.last.as_ref().map(|last| &*last.world);
+        let launched_for = world.map(|world| launch_digests(&plan, world)).unwrap_or_default();
         let record = CompletedApply::started(&plan, &revision.commit, approved_by, self.now);
         let Some(persisted) = &mut self.persistence.loaded else { return };
         let previous_attempts = match inflight_launches::register_launches(
@@ -460,6 +462,7 @@ impl ControllerState {
             unanswered_launches,
             pending_attempts: BTreeMap::new(),
             finished_steps: BTreeSet::new(),
+            launched_for,
             contingency,
             deferred_start: Some(Box::new(start)),
         };

@@ -256,6 +256,7 @@ mod tests {
             useful: false,
             from_start,
             passed_over: false,
+            launched_for: None,
         };
         harness.modify(|state| {
             // An earlier process may have observed one of them.

@@ -175,6 +175,7 @@ fn planning_waits_until_recent_launches_are_visible() {
         useful: false,
         from_start: true,
         passed_over: false,
+        launched_for: None,
     };
     let persisted = PersistedState { launches: vec![new], ..PersistedState::default() };
     let mut harness = ControllerHarness::started();

@@ -310,6 +310,7 @@ fn contingency_waits_until_the_planned_nodes_are_open() {
         useful: false,
         from_start: true,
         passed_over: false,
+        launched_for: None,
     };
     let starting = Situation::with(|s| s.persisted.launches = vec![launch(None)]);
     assert_eq!(starting.allowed(&further_node()), 0);

@@ -162,6 +162,7 @@ fn launched(n: usize) -> Vec<LaunchRecord> {
         useful: true,
         from_start: false,
         passed_over: false,
+        launched_for: None,
     };
     (0..n).map(one).collect()
 }

@@ -13,6 +13,7 @@ use crate::model::ids::{Address, InstanceId, PoolName, WorkloadId, workload_key}
 use crate::model::observed::Observed;
 use crate::model::saturating_time::{doubling_delay, earlier, later};
 use crate::plan::Plan;
+use crate::plan::canonical::short_digest;
 
 /// First and longest quarantine of a pool with ineffective launches.
 const QUARANTINE_FOR: SignedDuration = SignedDuration::from_mins(5);
@@ -46,8 +47,9 @@ pub struct Quarantine {
 /// for them.
 #[derive(Debug, Default)]
 pub(in crate::controller) struct LaunchDemand {
-    /// Pools in which the plan launches, and since when the first pod placed there waits.
-    pub(super) pools: BTreeMap<PoolName, Option<Timestamp>>,
+    /// Pools in which the plan launches, and since when the first pod placed there waits, by the
+    /// digests of [`LaunchRecord::launched_for`].
+    pub(super) pools: BTreeMap<PoolName, BTreeMap<String, Timestamp>>,
     /// Existing instances without a pod in the plan other than pods of a `DaemonSet`.
     idle: BTreeSet<InstanceId>,
 }
@@ -57,39 +59,109 @@ impl LaunchDemand {
     /// `idle`.
     #[cfg(test)]
     pub(super) fn for_test(pools: &[(&str, Option<Timestamp>)], idle: &[&str]) -> Self {
-        let pools = pools.iter().map(|(pool, since)| ((*pool).into(), *since)).collect();
+        let waits = |since: &Option<Timestamp>| {
+            since.iter().map(|since| ("pods".to_owned(), *since)).collect()
+        };
+        let pools = pools.iter().map(|(pool, since)| ((*pool).into(), waits(since))).collect();
         Self { pools, idle: idle.iter().map(|id| (*id).into()).collect() }
     }
 
     /// Returns the demand of `plan`, made over `world`.
     pub(in crate::controller) fn from_plan(plan: &Plan, world: &Observed) -> Self {
         let oldest = oldest_placeable_pods(plan, world);
-        let mut used: BTreeMap<&Address, Option<Timestamp>> = BTreeMap::new();
+        let digests = PodDigests::new(plan, world);
+        let mut used: BTreeMap<&Address, BTreeMap<String, Timestamp>> = BTreeMap::new();
         for placed in plan.capacity.placements.iter().filter(|placed| placed.pods > 0) {
-            let since = oldest.get(&placed.workload).copied();
-            let first = used.entry(&placed.address).or_default();
-            *first = earlier_of(*first, since);
+            let waits = used.entry(&placed.address).or_default();
+            if let Some(since) = oldest.get(&placed.workload) {
+                add_waits(waits, digests.of(&placed.workload).map(|digest| (digest, *since)));
+            }
         }
         let mut demand = Self::default();
         for row in launched_rows(plan) {
             let Some(pool) = row.change.after.as_ref().and_then(|after| after.pool.clone()) else {
                 continue;
             };
-            let since = used.get(&row.address).copied().flatten();
-            let first = demand.pools.entry(pool).or_default();
-            *first = earlier_of(*first, since);
+            let waits = demand.pools.entry(pool).or_default();
+            add_waits(waits, used.get(&row.address).cloned().unwrap_or_default());
         }
         let idle = plan.resource_changes.iter().filter(|row| !used.contains_key(&row.address));
         demand.idle = idle.filter_map(instance_of).collect();
         demand
     }
 
-    /// Returns whether an instance is passed over: pods have waited beside its Ready node, the plan
-    /// places none on it, and its pool launches more for them.
+    /// Returns whether an instance is passed over: pods that it was launched for have waited beside
+    /// its Ready node, the plan places none on it, and its pool launches more for them.
+    ///
+    /// Other pods say nothing about it: a tenant may delete pods while their nodes start.
     fn is_passed_over(&self, launch: &LaunchRecord, now: Timestamp) -> bool {
-        let waiting_since = self.pools.get(&launch.pool).copied().flatten();
-        let (Some(ready), Some(waits)) = (launch.ready_at, waiting_since) else { return false };
-        self.idle.contains(&launch.instance) && later(ready.max(waits), PASSED_OVER_AFTER) <= now
+        let waits = self.pools.get(&launch.pool).into_iter().flatten();
+        let is_for = |digest: &String| {
+            launch.launched_for.as_ref().is_none_or(|digests| digests.contains(digest))
+        };
+        let waiting_since = waits.filter(|(digest, _)| is_for(digest)).map(|(_, since)| *since);
+        let (Some(ready), Some(since)) = (launch.ready_at, waiting_since.min()) else {
+            return false;
+        };
+        self.idle.contains(&launch.instance) && later(ready.max(since), PASSED_OVER_AFTER) <= now
+    }
+}
+
+/// Maximum number of digests of a launch, and their length.
+const LAUNCHED_FOR_MAX: usize = 8;
+const POD_DIGEST_LENGTH: usize = 12;
+
+/// Digests that identify the pods of workloads: of the workload if the repository declares it, else
+/// of the templates of its pending pods. A tenant may give a workload other pods at any time.
+struct PodDigests(BTreeMap<WorkloadId, BTreeSet<String>>);
+
+impl PodDigests {
+    fn new(plan: &Plan, world: &Observed) -> Self {
+        let digest = |text: &str| short_digest(text, POD_DIGEST_LENGTH);
+        let rows = plan.capacity.demand.iter().filter(|row| row.origin.is_some());
+        let mut digests: BTreeMap<WorkloadId, BTreeSet<String>> = rows
+            .map(|row| (row.workload.clone(), [digest(&workload_key(&row.workload))].into()))
+            .collect();
+        let declared: BTreeSet<WorkloadId> = digests.keys().cloned().collect();
+        for pod in world.pods.iter().filter(|pod| is_pending(pod)) {
+            let workload = pod.workload();
+            if !declared.contains(&workload) {
+                digests.entry(workload).or_default().insert(digest(&pod.template));
+            }
+        }
+        Self(digests)
+    }
+
+    fn of(&self, workload: &WorkloadId) -> impl Iterator<Item = String> {
+        self.0.get(workload).into_iter().flatten().cloned()
+    }
+}
+
+/// Returns the digests of the pods that each launch of a plan is for, as
+/// [`LaunchRecord::launched_for`] has them.
+pub(in crate::controller) fn launch_digests(
+    plan: &Plan,
+    world: &Observed,
+) -> BTreeMap<Address, Vec<String>> {
+    let digests = PodDigests::new(plan, world);
+    let mut launches: BTreeMap<Address, Vec<String>> =
+        launched_rows(plan).map(|row| (row.address.clone(), Vec::new())).collect();
+    for placed in plan.capacity.placements.iter().filter(|placed| placed.pods > 0) {
+        if let Some(launch) = launches.get_mut(&placed.address) {
+            launch.extend(digests.of(&placed.workload));
+        }
+    }
+    launches.values_mut().for_each(|launch| launch.truncate(LAUNCHED_FOR_MAX));
+    launches
+}
+
+/// Adds waiting times, and keeps the earlier one of a digest.
+fn add_waits(
+    waits: &mut BTreeMap<String, Timestamp>,
+    more: impl IntoIterator<Item = (String, Timestamp)>,
+) {
+    for (digest, since) in more {
+        waits.entry(digest).and_modify(|first| *first = since.min(*first)).or_insert(since);
     }
 }
 
@@ -123,10 +195,6 @@ fn oldest_placeable_pods(plan: &Plan, world: &Observed) -> BTreeMap<WorkloadId, 
         times.get(skipped).map(|since| (workload, *since))
     };
     waits.into_iter().filter_map(first).collect()
-}
-
-fn earlier_of(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
-    one.into_iter().chain(other).min()
 }
 
 impl LaunchRecord {

@@ -53,6 +53,10 @@ pub struct LaunchRecord {
     /// it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub passed_over: bool,
+    /// Digests of the declared workloads and of the templates of other pods that it was launched
+    /// for. Absent if another process launched it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launched_for: Option<Vec<String>>,
 }
 
 /// A removed instance.

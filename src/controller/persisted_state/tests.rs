@@ -60,6 +60,7 @@ fn ineffective_launches_quarantine_their_pool() {
         useful: helped,
         from_start: false,
         passed_over: false,
+        launched_for: None,
     };
     let all = ["i-1", "i-2", "i-3"];
     let is_quarantined = |launches: &[LaunchRecord], wanted: &LaunchDemand, now| {
@@ -104,6 +105,60 @@ fn ineffective_launches_quarantine_their_pool() {
 }
 
 #[test]
+fn pods_of_another_launch_make_no_launch_ineffective() {
+    let (ids, now) = (["i-0", "i-1", "i-2"], at(400));
+    let is_quarantined = |launched_for: Option<&str>| {
+        let launch = |id: &&str| LaunchRecord {
+            instance: (*id).into(),
+            pool: "web".into(),
+            at: at(0),
+            ready_at: Some(at(60)),
+            useful: false,
+            from_start: true,
+            passed_over: false,
+            launched_for: launched_for.map(|digest| vec![digest.to_owned()]),
+        };
+        let launches = ids.iter().map(launch).collect();
+        let mut state = PersistedState { launches, ..PersistedState::default() };
+        state.evaluate_launches(&demand(Some(0), &ids), now);
+        state.active_quarantine(&"web".into(), now).is_some()
+    };
+    assert!(is_quarantined(None), "of another process");
+    assert!(is_quarantined(Some("pods")), "its own pods wait");
+    assert!(!is_quarantined(Some("deleted")), "its own pods are gone");
+}
+
+#[test]
+fn launches_name_declared_workloads_and_templates_of_others() {
+    let mut plan = sample_plan::plan();
+    let address = crate::controller::reconcile::launched_rows(&plan)
+        .next()
+        .expect("a launch")
+        .address
+        .clone();
+    let workload = workload_id();
+    let row = |pods| PlacementRow { workload: workload.clone(), address: address.clone(), pods };
+    plan.capacity.placements = vec![row(2)];
+    let mut demand = plan.capacity.demand.first().expect("a workload").clone();
+    demand.workload = workload.clone();
+    let origin = crate::model::ids::Origin::new("apps.yaml", 1);
+    let mut digests = |template: &str, is_declared: bool| {
+        demand.origin = is_declared.then(|| origin.clone());
+        plan.capacity.demand = vec![demand.clone()];
+        let mut world = controller::world(0);
+        let owner = Some(workload.clone());
+        let template = template.to_owned();
+        let pod = crate::model::observed::Pod { owner, template, ..world::pod("api") };
+        world.pods.push(std::sync::Arc::new(pod));
+        super::launch_digests(&plan, &world).remove(&address).expect("the launch")
+    };
+    let (one, other) = (digests("one", false), digests("other", false));
+    assert_eq!((one.len(), other.len()), (1, 1));
+    assert_ne!(one, other, "a tenant may give the workload other pods");
+    assert_eq!(digests("one", true), digests("other", true), "the repository declares it");
+}
+
+#[test]
 fn unplaceable_pods_make_no_launch_ineffective() {
     let mut plan = sample_plan::plan();
     let row =
@@ -126,8 +181,8 @@ fn unplaceable_pods_make_no_launch_ineffective() {
         let row = plan.capacity.unschedulable.first_mut().expect("one is unschedulable");
         (row.workload, row.pods) = (workload.clone(), stuck);
         plan.capacity.unschedulable.truncate(1);
-        let since = LaunchDemand::from_plan(&plan, &world).pools.get(&pool).copied();
-        since.expect("it launches there")
+        let demand = LaunchDemand::from_plan(&plan, &world);
+        demand.pools.get(&pool).expect("it launches there").values().min().copied()
     };
     assert_eq!(since(3, 0), Some(at(-9_000)), "all of them");
     assert_eq!(since(2, 1), Some(at(-30)), "the first is stuck");
@@ -149,6 +204,7 @@ fn launch_counts_from_the_time_reported_by_ec2() {
         useful: false,
         from_start: true,
         passed_over: false,
+        launched_for: None,
     };
     // Five were launched at 0 to 4. The process that recorded the last had a clock four minutes
     // behind.
@@ -269,6 +325,7 @@ fn full() -> PersistedState {
                 useful: true,
                 from_start: true,
                 passed_over: false,
+                launched_for: None,
             })
             .collect(),
         removals: (0..MOVES_MAX)
@@ -386,6 +443,7 @@ fn ineffective_launches_latch_breaker_at_any_fleet_size() {
             useful: helped,
             from_start: false,
             passed_over: !helped,
+            launched_for: None,
         };
         let all = (0..helped + ineffective).map(|n| launch(n, n < helped)).collect();
         let (mut state, now) =
@@ -448,6 +506,7 @@ fn persisted_state_is_bounded_and_round_trips() {
             useful: true,
             from_start: false,
             passed_over: false,
+            launched_for: None,
         });
     }
     state.forget(at(1_000));

@@ -121,6 +121,7 @@ fn new_node_without_pods_stays_while_pods_are_pending() {
                 useful,
                 from_start: true,
                 passed_over: false,
+                launched_for: None,
             }];
             let pod = world::pod("waits");
             let pod = if pending { pod } else { pod.on("node") };
