@@ -57,22 +57,24 @@ impl Packing {
     }
 }
 
-/// Work limit of the look-ahead: offer classes squared times pods. Work is counted, so that the
-/// result does not depend on the speed of the computer.
+/// Work limits of the look-ahead. Work is counted, so that the result does not depend on the speed of
+/// the computer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LookAhead(usize);
-
-impl LookAhead {
-    /// Limit for the packing of a fleet.
-    pub(super) const DEEP: Self = Self(1_280_000);
-    /// Limit for one of many candidate packings: enough for a handful of pods.
-    pub(super) const SHALLOW: Self = Self(80_000);
+pub(super) struct LookAhead {
+    /// Maximum of one look-ahead: offer classes squared times pods.
+    step_max: usize,
+    /// Maximum of all look-ahead of one packing: classes and their rules, tried on offer classes.
+    /// Pods that each exclude many others would otherwise take minutes. 20 million take half a
+    /// second. Trees of 100 pods with many rules need up to 15 million.
+    total_max: u64,
 }
 
-/// Maximum work of all look-ahead of one packing: classes and their rules, tried on offer classes. A
-/// plan packs some thirty times, and each takes at most half a second. Pods that each exclude many
-/// others would otherwise take minutes. Packings of 40 trees with many rules need at most 15 million.
-const LOOK_AHEAD_WORK_MAX: u64 = 20_000_000;
+impl LookAhead {
+    /// Limits for the packing of a fleet, of which a plan makes some thirty.
+    pub(super) const DEEP: Self = Self { step_max: 1_280_000, total_max: 20_000_000 };
+    /// Limits for one of hundreds of candidate packings: enough for a handful of pods.
+    pub(super) const SHALLOW: Self = Self { step_max: 80_000, total_max: 500_000 };
+}
 
 /// Packs `wanted` pods by class onto new nodes, in pools of descending weight.
 pub(super) fn pack_greedily(
@@ -142,7 +144,7 @@ impl WeightTier<'_> {
 
     /// Returns true if no work is left for look-ahead.
     fn is_exhausted(&self) -> bool {
-        self.work.get() > LOOK_AHEAD_WORK_MAX
+        self.work.get() > self.ahead.total_max
     }
 
     /// Returns the offer classes for which the limits allow another node.
@@ -351,7 +353,7 @@ impl WeightTier<'_> {
     fn look_ahead(&self, candidates: &[usize], width: usize, left: &[u32]) -> Option<OpenedNode> {
         let pods: u32 = left.iter().sum();
         let work = width * width * usize::try_from(pods).unwrap_or(usize::MAX);
-        if work > self.ahead.0 || self.is_exhausted() {
+        if work > self.ahead.step_max || self.is_exhausted() {
             return None;
         }
         let ends = self.allowed(candidates).take_while(|_| !self.is_exhausted());

@@ -192,6 +192,38 @@ fn deployments_that_exclude_each_other(count: usize) -> String {
     (0..count).map(one).collect()
 }
 
+/// Returns `groups` times `count` Deployments of one pod, which exclude the pods of their group.
+fn exclusive_groups(groups: usize, count: usize) -> String {
+    let one = |n: usize| {
+        let (group, cpu, memory) = (n / count, 10 + n * 13 % 500, 10 + n * 37 % 900);
+        format!(
+            "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: w{n}, namespace: evil{group}}}\n\
+             spec:\n  replicas: 1\n  selector: {{matchLabels: {{app: w{n}}}}}\n  template:\n    \
+             metadata: {{labels: {{app: w{n}, group: g{group}}}}}\n    spec:\n      \
+             containers: [{{name: c, resources: {{requests: {{cpu: {cpu}m, memory: {memory}Mi}}}}}}]\n      \
+             affinity: {{podAntiAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: [\
+             {{topologyKey: kubernetes.io/hostname, labelSelector: {{matchLabels: {{group: g{group}}}}}}}]}}}}\n"
+        )
+    };
+    (0..groups * count).map(one).collect()
+}
+
+/// Few workloads are below the limit of rules. Without a limit of the look-ahead, two groups of 50
+/// took a minute, and three of 60 more than five.
+#[test]
+fn groups_that_exclude_their_own_pods_are_placed() {
+    for (groups, count) in [(1, 40), (2, 50), (3, 60)] {
+        let workspace = Workspace::example("quickstart");
+        workspace.write("evil.yaml", &exclusive_groups(groups, count));
+        let result = run(&workspace, &["plan", "--world", "empty", "--format", "json"]);
+        assert_eq!(result.code, Some(0), "{}", result.err);
+        let plan: serde_json::Value = serde_json::from_str(&result.out).expect("JSON");
+        let rows = plan["capacity"]["unschedulable"].as_array().expect("rows");
+        let is_evil = |row: &&serde_json::Value| row["workload"]["namespace"] != "shop";
+        assert_eq!(rows.iter().filter(is_evil).count(), 0, "{groups} x {count}");
+    }
+}
+
 #[test]
 fn pods_that_exclude_each_other_take_bounded_time() {
     let workspace = Workspace::example("quickstart");
