@@ -178,7 +178,8 @@ impl UnschedulableReport<'_> {
                 let pool = &offer.node.pool;
                 reason.1 = self.limit_detail(pool, &context.limit_shortfall(*at, 1));
                 if let Some(pods) = self.occupants.text(pool, &workload) {
-                    reason.1 += &format!(", and its nodes hold pods that other pools admit: {pods}");
+                    reason.1 +=
+                        &format!(", and its nodes hold pods that other pools admit: {pods}");
                 }
             }
             *counts.entry(reason).or_insert(0) += 1;
