@@ -340,7 +340,6 @@ fn unknown_kind(root: &YamlNode<'_>, group: &str, kind: &str) -> Option<Document
     let is_known = kinds.contains(&kind) || kinds.contains(&item) && root.get("items").is_some();
     let (shown_group, shown_kind) = (super::decode::shorten(group), super::decode::shorten(kind));
     let (message, hint) = match (group == meant, is_known) {
-        (true, true) => return None,
         (true, false) => (
             format!("has kind `{shown_kind}`, which {group} does not have"),
             nearest(kind, &kinds).map_or_else(
@@ -352,7 +351,7 @@ fn unknown_kind(root: &YamlNode<'_>, group: &str, kind: &str) -> Option<Document
             format!("has the API group `{shown_group}`, which no API server serves"),
             format!("did you mean `{meant}`?"),
         ),
-        (false, false) => return None,
+        (true, true) | (false, false) => return None,
     };
     Some(DocumentClass::Unserved { message, hint })
 }

@@ -313,8 +313,11 @@ impl TreeReader<'_> {
                 }
             }
             DocumentClass::Unserved { message, hint } => {
-                let object = object(ObjectScope::Namespaced);
-                let problem = Problem::error(origin, object, message).hint(hint);
+                let group = root.get("apiVersion").and_then(YamlNode::text).unwrap_or_default();
+                let is_of_cluster = group.starts_with("karpenter.");
+                let scope =
+                    if is_of_cluster { ObjectScope::Cluster } else { ObjectScope::Namespaced };
+                let problem = Problem::error(origin, object(scope), message).hint(hint);
                 self.report.add(problem.code(Code::UnsupportedVersion));
             }
             DocumentClass::List => {

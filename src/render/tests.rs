@@ -2,7 +2,10 @@ mod explanations;
 mod row_reasons;
 
 use super::*;
-use crate::plan::wire::{Check, CheckStatus, Completeness, Diagnostic, Sizing, UnresolvedRow};
+use crate::model::units::MicroUsd;
+use crate::plan::wire::{
+    Check, CheckStatus, Completeness, Diagnostic, FailureDomainReport, Sizing, UnresolvedRow,
+};
 use crate::testing::sample_plan::{hostile, hostile_at, nothing, plan};
 
 fn view(plan: &Plan, verbosity: Verbosity) -> String {
@@ -41,6 +44,8 @@ fn concise_view_is_header_and_table() {
       =  2 nodes unchanged (listed with -v)
 
     Not shown here: 1 warning, 1 unschedulable workload, 1 unresolved source.
+
+    Prices: embedded list prices of us-east-1, 2026-05-01; standing in for eu-west-1, where prices may differ; 1 node at an estimated price.
 
     Plan (incomplete): 4 to add, 1 to change, 4 to destroy. 1 source not read, 3 pods unschedulable.
     "#);
@@ -100,8 +105,47 @@ fn summary_view_is_the_header() {
 
     Not shown here: 1 warning, 1 unschedulable workload, 1 unresolved source.
 
+    Prices: embedded list prices of us-east-1, 2026-05-01; standing in for eu-west-1, where prices may differ; 1 node at an estimated price.
+
     Plan (incomplete): 4 to add, 1 to change, 4 to destroy. 1 source not read, 3 pods unschedulable.
     ");
+}
+
+#[test]
+fn estimated_prices_are_marked_in_every_view() {
+    let known = plan();
+    let mut plan = plan();
+    for row in &mut plan.capacity.explain {
+        row.estimated = row.address.as_str() == "ec2_instance.web[\"9\"]";
+    }
+    let mark = |text: &str| text.matches("estimated").count();
+    for verbosity in [Verbosity::Full, Verbosity::Concise] {
+        let text = view(&plan, verbosity);
+        assert!(mark(&text) > mark(&view(&known, verbosity)), "{text}");
+    }
+    assert!(view(&plan, Verbosity::Full).contains("/h (estimated)\n"));
+    let markdown = |plan: &Plan| markdown(plan, MarkdownStyle::default());
+    assert!(mark(&markdown(&plan)) > mark(&markdown(&known)));
+    assert!(mark(&html(&plan)) > mark(&html(&known)));
+}
+
+#[test]
+fn observation_after_the_plan_is_stated_as_such() {
+    let mut plan = plan();
+    plan.timestamp = "2026-08-31T09:00:00Z".parse().expect("a time");
+    let expected = "observed 2026-09-01T10:00:00Z (25h after the time of the plan)";
+    let text = view(&plan, Verbosity::Summary).replace("\n   ", " ");
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn fleet_without_nodes_has_no_cost_of_failure_domains() {
+    let mut plan = nothing();
+    let report = FailureDomainReport { hourly: MicroUsd(0), beyond: Vec::new() };
+    plan.capacity.placement.failure_domains = Some(report);
+    assert!(!view(&plan, Verbosity::Full).contains("for failure domains"));
+    plan.summary.nodes.after = 1;
+    assert!(view(&plan, Verbosity::Full).contains("$0.0000/h of it for failure domains"));
 }
 
 #[test]

@@ -153,6 +153,13 @@ fn every_setting_is_read() {
 }
 
 #[test]
+fn zones_of_a_region_that_does_not_exist_are_no_second_problem() {
+    let (fleet, problems) =
+        read_text(&with_spec("  cluster: {region: us-east1, zones: [us-east-1a]}\n"));
+    assert_eq!((fleet.cluster.region.as_str(), problems.len()), ("us-east1", 0), "{problems:?}");
+}
+
+#[test]
 fn settings_problems_have_their_line() {
     for (text, line, expected) in [
         (with_spec("  sorces: []\n"), 5, "unknown field `sorces` in `spec`"),

@@ -156,7 +156,7 @@ fn selector_selects_the_pods_of_its_template() {
         clean(&deployment(selector));
     }
     for selector in [
-        "{matchLabels: {app: y}}",
+        "{matchLabels: {app: other}}",
         "{matchLabels: {app: x, team: a}}",
         "{matchExpressions: [{key: tier, operator: DoesNotExist}]}",
     ] {
