@@ -498,7 +498,9 @@ fn explain_reads_a_saved_plan_and_suggests_similar_names() {
     assert_eq!(json["row"]["address"], "ec2_instance.web[\"1\"]");
     let missing = run_command(&["explain", "web/apu", "--plan", &path]);
     assert_eq!(missing.exit, Exit::Failed);
-    assert!(missing.err.ends_with("  hint:  did you mean web/api?\n"), "{}", missing.err);
+    assert!(missing.err.contains("  hint:  did you mean web/api?\n"), "{}", missing.err);
+    let unread = "  hint:  the planned repository was not read: ";
+    assert!(missing.err.contains(unread), "{}", missing.err);
 }
 
 #[test]
