@@ -182,6 +182,24 @@ fn excluded_launch_leaves_its_pods_unschedulable() {
 }
 
 #[test]
+fn node_without_a_decision_is_an_error_of_the_plan() {
+    let mut scenario = workshop();
+    scenario.scale(1);
+    scenario.carry_out(&scenario.solve());
+    let (inputs, demand, mut solution) = (scenario.inputs(), scenario.demand(), scenario.solve());
+    let finished = |solution: &Solution| {
+        let plan = assemble_plan(&inputs, &demand, solution);
+        finish(&inputs, &demand, plan)
+    };
+    assert!(!finished(&solution).errored);
+    solution.target.keeps.clear();
+    let plan = finished(&solution);
+    assert!(plan.errored && !plan.applyable && plan.resource_changes.is_empty());
+    let is_about_rows = |row: &Diagnostic| row.message.contains("observed/rows");
+    assert!(plan.capacity.diagnostics.iter().any(is_about_rows), "{:?}", plan.capacity.diagnostics);
+}
+
+#[test]
 fn excluding_the_first_launch_keeps_other_keys() {
     let mut scenario = Scenario::new(&["m5.large"], 1000, 100);
     scenario.scale(3);
