@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 
 use super::pools::{apply_and_check, cores};
 use super::*;
-use crate::model::desired::{Budget, DisruptionBudget, Unresolved, UnresolvedPolicy};
+use crate::model::desired::{Budget, BudgetNodes, DisruptionBudget, Unresolved, UnresolvedPolicy};
 use crate::model::ids::{NodeName, Origin};
 use crate::model::observed::{CORDONED_ANNOTATION, GRACE_PERIOD_ANNOTATION};
 use crate::model::pod::Selector;
@@ -90,8 +90,12 @@ fn termination_grace_period_bounds_no_drain_that_saves_cost() {
 fn drifted_node_whose_drain_has_begun_comes_first() {
     let mut scenario = cores(&["m5.large"], 3);
     scenario.pool().termination_grace_period = Some(SignedDuration::from_hours(1));
-    scenario.pool().budgets =
-        vec![Budget { nodes: "1".to_owned(), reasons: Vec::new(), schedule: None, duration: None }];
+    scenario.pool().budgets = vec![Budget {
+        nodes: BudgetNodes::Count(1),
+        reasons: Vec::new(),
+        schedule: None,
+        duration: None,
+    }];
     apply_and_check(&mut scenario);
     scenario.pool().labels.extend([label("team", "b")]);
     let replaced = |plan: &Plan| -> Vec<NodeName> {
@@ -111,9 +115,9 @@ fn drifted_node_whose_drain_has_begun_comes_first() {
         node.annotations.insert(GRACE_PERIOD_ANNOTATION.to_owned(), began);
         assert_eq!(replaced(&scenario.plan()), *std::slice::from_ref(name));
         // It continues while a budget lets no drain begin.
-        scenario.pool().budgets[0].nodes = "0".to_owned();
+        scenario.pool().budgets[0].nodes = BudgetNodes::Count(0);
         assert_eq!(replaced(&scenario.plan()), *std::slice::from_ref(name));
-        scenario.pool().budgets[0].nodes = "1".to_owned();
+        scenario.pool().budgets[0].nodes = BudgetNodes::Count(1);
         scenario.observed = before;
     }
 }

@@ -6,7 +6,7 @@ use rand_pcg::Pcg64;
 use super::pod_rules::{deployment, scenario};
 use crate::catalog::NodeSettings;
 use crate::manifest::read;
-use crate::model::desired::{Budget, Consolidation, Fleet, Scale, Tree, TreeFile};
+use crate::model::desired::{Budget, BudgetNodes, Consolidation, Fleet, Scale, Tree, TreeFile};
 use crate::model::ids::NodeName;
 use crate::model::market::alternative_price_max;
 use crate::model::observed::UnreadObject;
@@ -179,7 +179,7 @@ fn alternatives_of_all_launches_fit_the_pool_limit() {
 
 fn budgets(written: &[(&str, &[&str])]) -> Vec<Budget> {
     let budget = |(nodes, reasons): &(&str, &[&str])| Budget {
-        nodes: (*nodes).to_owned(),
+        nodes: BudgetNodes::parse(nodes).expect("a budget"),
         reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
         schedule: None,
         duration: None,

@@ -1,7 +1,7 @@
 //! Defects of pool rules: exclusions, overlays, `minValues`, reservations, static pools.
 
 use super::*;
-use crate::model::desired::{Budget, NodeOverlay, PriceChange, ReservationTerm};
+use crate::model::desired::{Budget, BudgetNodes, NodeOverlay, PriceChange, ReservationTerm};
 use crate::model::observed::{Exclusion, Reservation};
 use crate::plan::wire::{LaunchReason, Reason, Relaxed};
 
@@ -40,7 +40,7 @@ fn exclude(inputs: &mut Inputs, kind: &str) {
 
 fn budget(nodes: &str, reasons: &[&str]) -> Budget {
     Budget {
-        nodes: nodes.to_owned(),
+        nodes: BudgetNodes::parse(nodes).unwrap(),
         reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
         schedule: None,
         duration: None,
