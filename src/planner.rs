@@ -30,6 +30,7 @@ mod unmatched_addresses;
 pub use forecast::forecast;
 pub use revalidation::revalidate;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
@@ -127,33 +128,43 @@ pub fn ceiling_warnings(inputs: &Inputs) -> Vec<Diagnostic> {
 }
 
 /// Calls `compute` with inputs that are adjusted to the observation.
+fn with_effective_inputs<T>(inputs: &Inputs, compute: impl FnOnce(&Inputs) -> T) -> T {
+    let EffectiveInputs { desired, observed, catalog } = &EffectiveInputs::new(inputs);
+    compute(&Inputs { desired, observed, catalog, ..inputs.clone() })
+}
+
+/// Inputs that are adjusted to the observation.
 ///
 /// Duplicate nodes are removed, groups declared only in the settings are added, and the catalog
 /// gets the allocatable resources reported by nodes. With `scope.running`, the demand is limited to
 /// existing pods.
-fn with_effective_inputs<T>(inputs: &Inputs, compute: impl FnOnce(&Inputs) -> T) -> T {
-    let running =
-        inputs.scope.running.then(|| restrict_to_running(inputs.desired, inputs.observed));
-    let inputs = &match &running {
-        Some((desired, observed)) => Inputs { desired, observed, ..inputs.clone() },
-        None => inputs.clone(),
-    };
-    let deduplicated = duplicate_nodes::removed_from(inputs.observed);
-    let inputs = &match &deduplicated {
-        Some(observed) => Inputs { observed, ..inputs.clone() },
-        None => inputs.clone(),
-    };
-    let with_groups = with_external_groups(inputs.desired, inputs.observed);
-    let inputs = &match &with_groups {
-        Some(desired) => Inputs { desired, ..inputs.clone() },
-        None => inputs.clone(),
-    };
-    let measured = measured_resources(inputs.desired, inputs.observed, inputs.catalog);
-    if measured.is_empty() {
-        return compute(inputs);
+struct EffectiveInputs<'a> {
+    desired: Cow<'a, Desired>,
+    observed: Cow<'a, Observed>,
+    catalog: Cow<'a, Catalog>,
+}
+
+impl<'a> EffectiveInputs<'a> {
+    fn new(inputs: &Inputs<'a>) -> Self {
+        let mut desired = Cow::Borrowed(inputs.desired);
+        let mut observed = Cow::Borrowed(inputs.observed);
+        let mut catalog = Cow::Borrowed(inputs.catalog);
+        if inputs.scope.running {
+            let (restricted, running) = restrict_to_running(&desired, &observed);
+            (desired, observed) = (Cow::Owned(restricted), Cow::Owned(running));
+        }
+        if let Some(deduplicated) = duplicate_nodes::removed_from(&observed) {
+            observed = Cow::Owned(deduplicated);
+        }
+        if let Some(with_groups) = with_external_groups(&desired, &observed) {
+            desired = Cow::Owned(with_groups);
+        }
+        let measured = measured_resources(&desired, &observed, &catalog);
+        if !measured.is_empty() {
+            catalog.to_mut().measured = measured;
+        }
+        Self { desired, observed, catalog }
     }
-    let catalog = Catalog { measured, ..inputs.catalog.clone() };
-    compute(&Inputs { catalog: &catalog, ..inputs.clone() })
 }
 
 fn plan_effective(inputs: &Inputs) -> Plan {
