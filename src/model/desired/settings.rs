@@ -1,10 +1,12 @@
 //! Types of the settings in `fleetwright.yaml`, with defaults.
 
+mod commitments;
 mod controller;
 mod guard;
 
+pub use commitments::{CommitmentKind, PricingCommitment};
 pub use controller::{AppliedBy, ApprovalRule, ControllerSettings, CountOrShare, Mode, RateLimit};
-pub use guard::{CommitmentKind, GuardSettings, PricingCommitment, TrustedKey, Window};
+pub use guard::{GuardSettings, TrustedKey, Window};
 
 use std::collections::{BTreeMap, BTreeSet};
 
