@@ -169,8 +169,8 @@ async fn serve_requests_within(
     requests: mpsc::Sender<AuthorizedRequest>,
 ) {
     let pending = Mutex::new(pending);
-    let desk = || serve_worker(most, gate, &pending, &requests);
-    tokio::join!(desk(), desk(), desk(), desk());
+    let worker = || serve_worker(most, gate, &pending, &requests);
+    tokio::join!(worker(), worker(), worker(), worker());
 }
 
 async fn serve_worker(

@@ -100,7 +100,7 @@ impl StateMemory {
     }
 
     /// Remembers the state of another leader, if it is newer than the known one.
-    pub(in crate::controller) fn witness(
+    pub(in crate::controller) fn remember_leader_state(
         &mut self,
         text: &str,
         keys: &StateKeys,
@@ -236,7 +236,7 @@ mod tests {
         memory.record_written(newer.clone(), seal);
         // The attack, in a process that has led, and in a standby that has observed the lease.
         let mut standby = StateMemory::default();
-        standby.witness(&sealed(&newer, 2), &keys(), LEASE, at(3));
+        standby.remember_leader_state(&sealed(&newer, 2), &keys(), LEASE, at(3));
         for memory in [&mut memory, &mut standby] {
             memory.begin_tenure();
             assert_eq!(memory.due(at(9_000)), None, "it was not read since");
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(load(&mut memory, Some(&text), minutes(600)), (permissive(), None));
         // A standby does not learn from an old seal.
         let mut standby = StateMemory::default();
-        standby.witness(&text, &keys(), LEASE, at(minutes(16)));
+        standby.remember_leader_state(&text, &keys(), LEASE, at(minutes(16)));
         let (_, problem) = load(&mut standby, Some(&text), minutes(16));
         assert_eq!(problem, Some(StateProblem::Outdated));
     }
