@@ -348,7 +348,7 @@ impl Prepared {
         let static_nodes =
             StaticPoolNodes::decide(&disposition_input, input.observed, &offers, &mut existing);
         existing.extend(static_nodes.as_existing_nodes());
-        volume_limits.limit_standing(&mut existing);
+        volume_limits.limit_existing(&mut existing);
         Self { split, offers, existing, static_nodes, budgets }
     }
 }

@@ -387,9 +387,9 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
                 |candidate: &usize| fleet.with_offers(with_added(offers, *candidate, copies));
             fleets.extend(self.candidates.iter().map(added));
         }
-        let standing = self.problem.existing;
+        let existing = self.problem.existing;
         for index in (0..retained.len()).filter(|index| !retained[*index]) {
-            if standing[index].may_be_retained() {
+            if existing[index].may_be_retained() {
                 let mut retained = retained.clone();
                 retained[index] = true;
                 fleets.push(FleetCandidate { retained, offers: offers.clone() });

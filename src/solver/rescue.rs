@@ -105,7 +105,7 @@ impl<'a> RescueContext<'a> {
             .iter()
             .zip(&layout.retained)
             .filter(|(node, retained)| !node.is_planned && !**retained);
-        gone.for_each(|(node, _)| limits.remove_standing(node));
+        gone.for_each(|(node, _)| limits.remove_existing(node));
         limits.allows(simulation.problem.model.class_of_offer[offer])
     }
 

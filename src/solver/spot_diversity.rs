@@ -119,8 +119,8 @@ fn offering_of(node: &NewNode) -> SpotOffering {
     (node.instance_type.clone(), node.zone.clone())
 }
 
-/// Returns the pool and offering of a standing Spot node.
-fn offering_of_standing(node: &ExistingNode) -> Option<(&PoolName, SpotOffering)> {
+/// Returns the pool and offering of an existing Spot node.
+fn offering_of_existing(node: &ExistingNode) -> Option<(&PoolName, SpotOffering)> {
     let label = |key: &str| Some(node.labels.get(key)?.as_str());
     (label(key::CAPACITY_TYPE)? == CapacityType::Spot.as_str()).then_some(())?;
     let offering = (label(key::INSTANCE_TYPE)?.into(), zone_of(&node.labels)?.into());
@@ -129,7 +129,7 @@ fn offering_of_standing(node: &ExistingNode) -> Option<(&PoolName, SpotOffering)
 
 /// Returns the retained and the new Spot nodes.
 fn spot_nodes(problem: &Problem, fleet: &VerifiedFleet) -> SpotNodes {
-    let mut nodes = standing_spot_nodes(problem.existing, &fleet.layout.retained);
+    let mut nodes = existing_spot_nodes(problem.existing, &fleet.layout.retained);
     for offer in &fleet.offers {
         let node = &problem.offers[*offer].node;
         if node.capacity_type.is_spot() {
@@ -139,10 +139,10 @@ fn spot_nodes(problem: &Problem, fleet: &VerifiedFleet) -> SpotNodes {
     nodes
 }
 
-fn standing_spot_nodes(existing: &[ExistingNode], retained: &[bool]) -> SpotNodes {
+fn existing_spot_nodes(existing: &[ExistingNode], retained: &[bool]) -> SpotNodes {
     let mut nodes = SpotNodes::default();
     for (node, _) in existing.iter().zip(retained).filter(|(_, retained)| **retained) {
-        if let Some((pool, offering)) = offering_of_standing(node) {
+        if let Some((pool, offering)) = offering_of_existing(node) {
             nodes.add(pool, offering);
         }
     }
@@ -296,7 +296,7 @@ pub(super) fn limit_alternatives(
     retained: &[bool],
     share: OfferingShare,
 ) {
-    let mut nodes = standing_spot_nodes(existing, retained);
+    let mut nodes = existing_spot_nodes(existing, retained);
     let mut of_pool: BTreeMap<PoolName, Vec<usize>> = BTreeMap::new();
     for (index, launch) in launches.iter().enumerate() {
         let node = &launch.node;
