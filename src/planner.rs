@@ -83,29 +83,32 @@ pub struct Inputs<'a> {
 pub struct Scope {
     /// Addresses that may change; empty means all. A prefix such as `ec2_instance.web` covers every
     /// row of the pool.
-    pub target: Vec<String>,
+    pub target_addresses: Vec<String>,
     /// Addresses that must not change.
-    pub exclude: Vec<String>,
+    pub excluded_addresses: Vec<String>,
     /// Addresses of nodes to replace.
-    pub replace: Vec<String>,
+    pub replaced_addresses: Vec<String>,
     /// Existing nodes that may change; `None` means all. With an empty set, the plan only adds
     /// nodes.
-    pub only: Option<BTreeSet<NodeName>>,
+    pub changeable_nodes: Option<BTreeSet<NodeName>>,
     /// True if the demand is limited to existing pods, regardless of the repository.
-    pub running: bool,
+    pub running_pods_only: bool,
 }
 
 impl Scope {
     fn is_limited(&self) -> bool {
-        self.only.is_some() || self.running || !self.target.is_empty() || !self.exclude.is_empty()
+        self.changeable_nodes.is_some()
+            || self.running_pods_only
+            || !self.target_addresses.is_empty()
+            || !self.excluded_addresses.is_empty()
     }
 
     fn allows(&self, address: &Address) -> bool {
         let covers = |pattern: &String| {
             address.as_str() == pattern || address.as_str().starts_with(&format!("{pattern}["))
         };
-        (self.target.is_empty() || self.target.iter().any(covers))
-            && !self.exclude.iter().any(covers)
+        (self.target_addresses.is_empty() || self.target_addresses.iter().any(covers))
+            && !self.excluded_addresses.iter().any(covers)
     }
 }
 
@@ -136,7 +139,7 @@ fn with_effective_inputs<T>(inputs: &Inputs, compute: impl FnOnce(&Inputs) -> T)
 /// Inputs that are adjusted to the observation.
 ///
 /// Duplicate nodes are removed, groups declared only in the settings are added, and the catalog
-/// gets the allocatable resources reported by nodes. With `scope.running`, the demand is limited to
+/// gets the allocatable resources reported by nodes. With `scope.running_pods_only`, the demand is limited to
 /// existing pods.
 struct EffectiveInputs<'a> {
     desired: Cow<'a, Desired>,
@@ -149,7 +152,7 @@ impl<'a> EffectiveInputs<'a> {
         let mut desired = Cow::Borrowed(inputs.desired);
         let mut observed = Cow::Borrowed(inputs.observed);
         let mut catalog = Cow::Borrowed(inputs.catalog);
-        if inputs.scope.running {
+        if inputs.scope.running_pods_only {
             let (restricted, running) = restrict_to_running(&desired, &observed);
             (desired, observed) = (Cow::Owned(restricted), Cow::Owned(running));
         }
@@ -182,12 +185,12 @@ fn plan_effective(inputs: &Inputs) -> Plan {
 
 /// Returns a plan that leaves nodes outside the scope untouched.
 fn plan_in_scope(inputs: &Inputs, demand: &Demand) -> (Plan, Solution) {
-    let replace = nodes_at_addresses(inputs, demand, &inputs.scope.replace);
-    let only = inputs.scope.only.as_ref();
-    let is_outside = |name: &&NodeName| only.is_some_and(|only| !only.contains(*name));
+    let replace = nodes_at_addresses(inputs, demand, &inputs.scope.replaced_addresses);
+    let changeable = inputs.scope.changeable_nodes.as_ref();
+    let is_outside = |name: &&NodeName| changeable.is_some_and(|nodes| !nodes.contains(*name));
     let mut untouched: Vec<NodeName> =
         inputs.observed.nodes.keys().filter(is_outside).cloned().collect();
-    let rounds = if only.is_some_and(BTreeSet::is_empty) { 0 } else { SCOPE_ROUNDS };
+    let rounds = if changeable.is_some_and(BTreeSet::is_empty) { 0 } else { SCOPE_ROUNDS };
     for _ in 0..rounds {
         let solution = solve(&solver_input(inputs, demand, &replace, &untouched));
         let plan = assemble_plan(inputs, demand, &solution);

@@ -267,9 +267,9 @@ fn plan_arguments_become_settings() {
             demand: Some(DemandMode::Ceiling),
             steer: true,
             scope: Scope {
-                target: vec!["ec2_instance.web".into(), "ec2_instance.db[\"0\"]".into()],
-                exclude: vec!["autoscaling_group.old".into()],
-                replace: vec!["ec2_instance.web[\"1\"]".into()],
+                target_addresses: vec!["ec2_instance.web".into(), "ec2_instance.db[\"0\"]".into()],
+                excluded_addresses: vec!["autoscaling_group.old".into()],
+                replaced_addresses: vec!["ec2_instance.web[\"1\"]".into()],
                 ..Scope::default()
             },
             ..planning(".")
@@ -332,7 +332,7 @@ fn an_address_is_a_row_or_a_pool() {
     ] {
         let found = parse_settings(&["plan", "--target", typed]).ok().map(|(_, task)| {
             let CommandSettings::Plan(settings) = task else { panic!("{task:?}") };
-            settings.planning.scope.target[0].clone()
+            settings.planning.scope.target_addresses[0].clone()
         });
         assert_eq!(found.as_deref(), meant, "{typed}");
     }

@@ -58,7 +58,7 @@ fn mix_of_a_partial_plan_counts_its_launches_alone() {
     assert_eq!(new(&all), [CapacityType::OnDemand, CapacityType::Spot]);
     for key in ["0", "1"] {
         let exclude = vec![format!("ec2_instance.{GROUP}[\"{key}\"]")];
-        let plan = scenario.plan_within(Scope { exclude, ..Scope::default() });
+        let plan = scenario.plan_within(Scope { excluded_addresses: exclude, ..Scope::default() });
         assert_eq!((new(&plan), plan.complete), (vec![CapacityType::OnDemand], false), "{key}");
         assert_eq!(plan.capacity.cost.hourly_delta, ON_DEMAND, "{key}");
         let desired = with_external_groups(&scenario.desired, &scenario.observed);

@@ -68,7 +68,8 @@ fn termination_grace_period_concerns_no_static_pool_and_no_requested_drain() {
         drift_with_protected_pods(&mut scenario);
         let rows = scenario.plan().resource_changes;
         let all = rows.iter().map(|row| row.address.to_string()).filter(|_| !is_static);
-        let plan = scenario.plan_within(Scope { replace: all.collect(), ..Scope::default() });
+        let plan =
+            scenario.plan_within(Scope { replaced_addresses: all.collect(), ..Scope::default() });
         assert_eq!(changes(&plan), (0, 0), "{is_static}");
     }
 }

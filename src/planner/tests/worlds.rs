@@ -51,7 +51,7 @@ fn running(types: &[&str], replicas: u32, template: PodTemplate) -> Scenario {
 }
 
 fn first_only() -> Scope {
-    Scope { target: vec!["ec2_instance.default[\"0\"]".into()], ..Scope::default() }
+    Scope { target_addresses: vec!["ec2_instance.default[\"0\"]".into()], ..Scope::default() }
 }
 
 #[test]
