@@ -45,7 +45,7 @@ use crate::model::desired::{Desired, DisruptionBudget, Problem, Severity, Unreso
 use crate::model::ids::{Address, NodeName};
 use crate::model::observed::Observed;
 use crate::plan::wire::{Action, Base, Diagnostic, DisruptionBudgetRow, Plan, ResourceChange};
-use crate::plan::{Facts, check, set_identity};
+use crate::plan::{Facts, set_identity, verify};
 use crate::solver::{
     Input, Purpose, Settings, Solution, measured_resources, solve, with_external_groups,
 };
@@ -341,7 +341,7 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
         catalog: inputs.catalog,
         allocation: crate::catalog::allocation,
     };
-    let violations = check(&plan, &facts);
+    let violations = verify(&plan, &facts);
     if !violations.is_empty() {
         plan.errored = true;
         plan.applyable = false;

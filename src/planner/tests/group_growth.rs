@@ -7,7 +7,7 @@ use crate::model::desired::ExternalGroup;
 use crate::model::ids::Origin;
 use crate::model::market::{CapacityMix, CapacityType};
 use crate::model::observed::Group;
-use crate::plan::{Facts, check};
+use crate::plan::{Facts, verify};
 use crate::solver::with_external_groups;
 use crate::testing::pods;
 
@@ -69,7 +69,7 @@ fn mix_of_a_partial_plan_counts_its_launches_alone() {
             catalog: &scenario.catalog,
             allocation: crate::catalog::allocation,
         };
-        let found = check(&plan, &facts);
+        let found = verify(&plan, &facts);
         assert!(found.iter().all(|found| found.rule != "group/mix"), "{key}: {found:?}");
     }
 }

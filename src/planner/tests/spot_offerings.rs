@@ -2,7 +2,7 @@
 
 use crate::catalog::allocation;
 use crate::model::ids::Address;
-use crate::plan::{Facts, Violation, check};
+use crate::plan::{Facts, Violation, verify};
 use crate::planner::Scope;
 use crate::testing::{Scenario, requirement};
 
@@ -22,7 +22,7 @@ fn violations(plan: &crate::plan::Plan, scenario: &Scenario) -> Vec<Violation> {
         catalog: &scenario.catalog,
         allocation,
     };
-    check(plan, &facts)
+    verify(plan, &facts)
 }
 
 #[test]

@@ -192,7 +192,7 @@ fn inactive_and_unrelated_budgets_are_ignored() {
     ] {
         let mut inputs = inputs();
         pool(&mut inputs).budgets.clone_from(&budgets);
-        assert_eq!(check(&plan, &inputs.facts()), [], "{budgets:?}");
+        assert_eq!(verify(&plan, &inputs.facts()), [], "{budgets:?}");
     }
 }
 
@@ -200,6 +200,6 @@ fn inactive_and_unrelated_budgets_are_ignored() {
 fn launch_into_reservation_breaks_no_reservation_rule() {
     let (mut plan, mut inputs) = (plan(), inputs());
     reserve(&mut plan, &mut inputs);
-    let found = check(&plan.with_identity(), &inputs.facts());
+    let found = verify(&plan.with_identity(), &inputs.facts());
     assert!(found.iter().all(|v| !v.rule.starts_with("reservation/")), "{found:?}");
 }
