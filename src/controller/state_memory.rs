@@ -1,10 +1,15 @@
 //! The newest sealed state that this process knows. It protects against older states.
 //!
 //! Every user who may write the lease can put back an older state, whose seal is valid: one with an
-//! approval that was used, or without a suspension that came later. Invariants: times of seals
-//! increase; a state that is older than a known one never counts; a process that knows none accepts
-//! only decisions whose seal is at most [`SEAL_VALID_FOR`] old. A leader seals its state anew every
-//! [`RESEAL_EVERY`], so the state of a running leader is never that old. See ADR 19.
+//! approval that was used, or without a suspension that came later.
+//!
+//! Invariants:
+//! - Times of seals increase.
+//! - A state that is older than a known one never counts.
+//! - A process that knows none accepts only decisions whose seal is at most [`SEAL_VALID_FOR`] old.
+//!
+//! A leader seals its state anew every [`RESEAL_EVERY`], so the state of a running leader is never
+//! that old. See ADR 19.
 
 use jiff::{SignedDuration, Timestamp};
 

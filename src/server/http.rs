@@ -1,10 +1,14 @@
 //! HTTP server: health, metrics, page and event stream.
 //!
 //! The server has its own thread, so that it answers while the controller plans. It decides nothing
-//! and reads only the published status. Invariants: all paths except two are read-only; operator
-//! requests go to [authorization](crate::controller::authorization) with the token of the operator,
-//! and webhooks are signed hints; other paths need no credentials, so no secret may be shown; slow
-//! event streams skip versions.
+//! and reads only the published status.
+//!
+//! Invariants:
+//! - All paths except two are read-only.
+//! - Operator requests go to [authorization](crate::controller::authorization) with the token of
+//!   the operator, and webhooks are signed hints.
+//! - Other paths need no credentials, so no secret may be shown.
+//! - Slow event streams skip versions.
 
 mod request_form;
 mod routes;

@@ -1,9 +1,11 @@
 //! Leader election: the lease that replicas and applies share, and the controller state persisted
 //! with it.
 //!
-//! Invariants: the lease counts as held only while that is certain; only the holder writes the
-//! persisted state, in the same write that renews the lease; with a key, a renewal also seals the
-//! state anew; an apply that requests the lease gets it as soon as no work is in progress.
+//! Invariants:
+//! - The lease counts as held only while that is certain.
+//! - Only the holder writes the persisted state, in the same write that renews the lease.
+//! - With a key, a renewal also seals the state anew.
+//! - An apply that requests the lease gets it as soon as no work is in progress.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
