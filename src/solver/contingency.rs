@@ -22,7 +22,7 @@ pub(super) const STEERED_MILLI_PERCENT: u32 = 3_000;
 const WHOLE: u64 = 100_000;
 
 /// Returns the contingency of a fleet with nominated pods: a share of the launched nodes of each
-/// pool, at least one, at the price of the dearest that the limits of the pool allow.
+/// pool, at least one, at the highest price that the limits of the pool allow.
 pub(super) fn for_steered(problem: &Problem, fleet: &VerifiedFleet) -> Option<Contingency> {
     let opened = &fleet.layout.packing.opened;
     let mut limits = problem.limits_after(&fleet.layout);

@@ -257,7 +257,7 @@ fn dearer_fallback_offerings_are_dropped_before_the_launch() {
     let plan = plan.with_identity();
     let mut situation = Situation::new();
     let cover = situation.check(|context| cover(&plan, context, situation.now)).expect("covered");
-    assert_eq!(cover.launches[&address].1, MicroUsd(90_000), "the dearest that may come");
+    assert_eq!(cover.launches[&address].1, MicroUsd(90_000), "the highest price that may come");
     let kept = cover.without_dearer_offerings(&plan);
     assert_eq!(kept.capacity.alternatives[0].offerings, [offering(90_000)]);
     assert_ne!(kept.capacity.digest, plan.capacity.digest, "it is another decision");

@@ -127,9 +127,9 @@ fn spot_alternative_that_ec2_chose_stays() {
         for launch in &mut first.target.launches {
             let near = alternative_price_max(launch.node.price);
             let alternatives = launch.node.alternatives.iter().filter(|of| of.hourly <= near);
-            let dearest = alternatives.max_by_key(|of| of.hourly).cloned();
-            if let Some(dearest) = dearest.filter(|_| rng.random_bool(0.7)) {
-                launch.node = with_offering(&scenario, &launch.node, &dearest);
+            let most_expensive = alternatives.max_by_key(|of| of.hourly).cloned();
+            if let Some(most_expensive) = most_expensive.filter(|_| rng.random_bool(0.7)) {
+                launch.node = with_offering(&scenario, &launch.node, &most_expensive);
                 chosen += 1;
             }
         }
