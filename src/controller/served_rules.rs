@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn merge_of_rules_alone_accepts_them_unless_approvals_were_stricter() {
+    fn rules_are_accepted_unless_approvals_were_stricter() {
         let mut harness = ControllerHarness::started_without_mode();
         harness.step_at(10, Event::BranchRead(Ok(Arc::new(loose("2", "")))));
         assert_eq!(served(&harness), (Mode::Full, ApprovalRule::Merge, Vec::new()));

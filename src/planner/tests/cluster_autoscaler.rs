@@ -425,7 +425,7 @@ fn unreadable_flags_and_missing_groups_are_warnings() {
 
 /// A Deployment that only runs has no file to name.
 #[test]
-fn deployment_of_the_cluster_counts_before_that_of_the_repository() {
+fn observed_deployment_precedes_the_declared_one() {
     let mut scenario = without_pools(2);
     let id: WorkloadId = deployment("kube-system", "cluster-autoscaler");
     let flags =

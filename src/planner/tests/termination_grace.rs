@@ -60,7 +60,7 @@ fn termination_grace_period_lets_drift_start() {
 }
 
 #[test]
-fn termination_grace_period_concerns_no_static_pool_and_no_requested_drain() {
+fn grace_period_spares_static_pools_and_requested_drains() {
     for is_static in [true, false] {
         let mut scenario = cores(&["m5.large"], 1);
         scenario.pool().replicas = is_static.then_some(1);

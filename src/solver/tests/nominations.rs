@@ -209,7 +209,7 @@ fn planned_pods_keep_their_zones_before_they_run() {
 }
 
 #[test]
-fn launched_nodes_without_pods_receive_the_pods_that_the_last_plan_places_there() {
+fn empty_launched_nodes_receive_the_pods_of_the_last_plan() {
     let containers = |cpu: u32| {
         format!(
             "containers: [{{name: app, resources: {{requests: {{cpu: {cpu}m, memory: 64Mi}}}}}}]"
