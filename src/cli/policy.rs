@@ -15,10 +15,10 @@ use super::signature_check::SignatureTrust;
 use super::{Console, Exit, files, source_tree};
 use crate::adapters::git::{CloneCache, RemoteRepository, RepositoryTree, read_text_files};
 #[cfg(feature = "live")]
-use crate::model::desired::GuardSettings;
+use crate::model::desired::ApplyConditions;
 use crate::model::desired::Problem;
 use crate::model::ids::Origin;
-use crate::plan::wire::{Base, Check, Guard, JudgedBy};
+use crate::plan::wire::{Base, Check, JudgedBy, TrustedRevision};
 use crate::plan::{Plan, set_identity};
 use crate::policy::{
     Bundle, PolicyFile, PolicyLimits, TestOutcome, attach_checks, evaluate, load_errors, run_tests,
@@ -36,7 +36,7 @@ pub(super) struct Judge {
     bundle: Bundle,
     pub(super) fleet: FleetSettings,
     /// The revision that they come from, unless it is the planned tree.
-    pub(super) guard: Option<Guard>,
+    pub(super) guard: Option<TrustedRevision>,
     /// The guarding revision and its ancestors, from which the chain of signatures starts.
     pub(super) trust: SignatureTrust,
     /// The source of the settings, for messages.
@@ -67,7 +67,8 @@ impl Judge {
         let trust = trust_in(&read, &fleet);
         let changed = (&fleet.policies, &fleet.guard) != (&own.policies, &own.guard)
             || read_policies(&guarding, &fleet.policies)? != read_policies(source, &own.policies)?;
-        let guard = Guard { revision: revision.clone(), commit: read.base.commit, changed };
+        let guard =
+            TrustedRevision { revision: revision.clone(), commit: read.base.commit, changed };
         let bundle = read_bundle(&guarding, &fleet, choice)?;
         let settings_source = format!("revision {revision}");
         Ok(Self { bundle, fleet, guard: Some(guard), trust, settings_source })
@@ -130,7 +131,7 @@ impl Judge {
 #[derive(PartialEq, Eq)]
 struct PolicyRecord {
     judged_by: Vec<JudgedBy>,
-    guard: Option<Guard>,
+    guard: Option<TrustedRevision>,
     checks: Vec<Check>,
     is_applyable: bool,
 }
@@ -191,7 +192,7 @@ pub(super) fn apply_guard(
     plan: &Plan,
     choice: &GuardChoice,
     caller: &SourceSettings,
-) -> Result<GuardSettings, CliError> {
+) -> Result<ApplyConditions, CliError> {
     Ok(read_guarding_source(plan, choice, caller)?.fleet.guard)
 }
 
@@ -199,7 +200,7 @@ pub(super) fn apply_guard(
 /// names a revision as well.
 fn refuse_looser_guard(plan: &Plan, choice: &GuardChoice) -> Result<(), CliError> {
     match &plan.capacity.base.guard {
-        Some(Guard { revision, changed: true, .. }) if choice.revision.is_none() => {
+        Some(TrustedRevision { revision, changed: true, .. }) if choice.revision.is_none() => {
             Err(CliError::text(format!(
                 "the plan changes settings or policies, and revision {revision} guards it"
             ))

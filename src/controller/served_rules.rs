@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::Revision;
 use crate::model::desired::{
-    AppliedBy, ApprovalRule, ControllerSettings, CountOrShare, GuardSettings, Mode, RateLimit,
+    AppliedBy, ApplyConditions, ApprovalRule, ControllerSettings, CountOrShare, Mode, RateLimit,
     TrustedKey, UnresolvedPolicy, Window,
 };
 use crate::model::ids::PoolName;
@@ -134,7 +134,7 @@ impl ServedRules {
             steer: _,
             queue: _,
         } = &revision.controller;
-        let GuardSettings { keys, approvals, windows, windows_origin: _ } = &revision.guard;
+        let ApplyConditions { keys, approvals, windows, windows_origin: _ } = &revision.guard;
         Self {
             mode: *mode,
             approval: *approval,

@@ -44,9 +44,9 @@ pub use render_request::{
 };
 pub use schedule::Schedule;
 pub use settings::{
-    AppliedBy, ApprovalRule, AssumedPods, Autoscaled, ClusterSettings, CommitmentKind,
-    ConsolidationSettings, ControllerSettings, CountOrShare, DeliverySettings, DemandSettings,
-    FLEET_FILE, FailureDomains, Fleet, GuardSettings, MaxShares, Mode, PricingCommitment,
+    AppliedBy, ApplyConditions, ApprovalRule, AssumedPods, Autoscaled, ClusterSettings,
+    CommitmentKind, ConsolidationSettings, ControllerSettings, CountOrShare, DeliverySettings,
+    DemandSettings, FLEET_FILE, FailureDomains, Fleet, MaxShares, Mode, PricingCommitment,
     RateLimit, Renderer, Signer, SignerKey, Source, TrustedKey, UnresolvedPolicy, Window,
     WorstCase, is_settings_file,
 };

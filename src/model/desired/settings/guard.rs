@@ -13,7 +13,7 @@ const DAY_MINUTES: u32 = 24 * 60;
 
 /// Conditions under which a plan may be applied: approvals and maintenance windows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GuardSettings {
+pub struct ApplyConditions {
     /// Trusted approval keys. If any are declared, plans require signed approvals.
     pub keys: Vec<TrustedKey>,
     /// Number of required approvals by different keys; at least 1 if there are keys.
@@ -62,7 +62,7 @@ pub struct Window {
     pub zone: TimeZone,
 }
 
-impl GuardSettings {
+impl ApplyConditions {
     /// Returns true if a plan may be applied at `now`.
     #[must_use]
     pub fn is_open(&self, now: Timestamp) -> bool {
