@@ -39,7 +39,7 @@ impl Layout {
     /// Returns the number of pods on new nodes, by class.
     pub(super) fn pods_on_new_nodes(&self) -> Vec<u32> {
         let mut pods = vec![0; self.packing.left.len()];
-        for (class, count) in self.packing.opened.iter().flat_map(|node| &node.pods) {
+        for (class, count) in self.packing.new_nodes.iter().flat_map(|node| &node.pods) {
             pods[*class] += count;
         }
         pods
@@ -50,7 +50,7 @@ impl Problem<'_> {
     /// Returns the pool limits that remain after the launches of the layout.
     pub(super) fn limits_after(&self, layout: &Layout) -> RemainingLimits {
         let mut limits = self.limits_beside(&layout.retained);
-        for node in &layout.packing.opened {
+        for node in &layout.packing.new_nodes {
             limits.add_node(node.offer_class);
         }
         limits
@@ -59,7 +59,7 @@ impl Problem<'_> {
     /// Returns true if the launches of the layout stay within the pool limits.
     pub(super) fn is_within_limits(&self, layout: &Layout) -> bool {
         let mut limits = self.limits_beside(&layout.retained);
-        layout.packing.opened.iter().all(|node| {
+        layout.packing.new_nodes.iter().all(|node| {
             let allowed = limits.allows(node.offer_class);
             limits.add_node(node.offer_class);
             allowed
@@ -118,7 +118,7 @@ impl Problem<'_> {
                 if left[class] == 0 {
                     break;
                 }
-                if self.model.bins[bin].open && self.model.bins[bin].admits[class] {
+                if self.model.bins[bin].schedulable && self.model.bins[bin].admits[class] {
                     self.fill(class, bin, &mut node_packings[bin], &mut left);
                 }
             }
@@ -143,8 +143,8 @@ impl Problem<'_> {
         node_packings: &mut [NodePacking],
         left: &mut [u32],
     ) {
-        let open = bins.filter(|bin| self.model.bins[*bin].open);
-        for bin in open.clone().chain(open) {
+        let schedulable = bins.filter(|bin| self.model.bins[*bin].schedulable);
+        for bin in schedulable.clone().chain(schedulable) {
             let before = node_packings[bin].pods.clone();
             for (class, planned) in &self.model.bins[bin].planned {
                 let placed = before.get(class).copied().unwrap_or(0);
@@ -185,7 +185,7 @@ impl Problem<'_> {
         let Some(better) = solved(self.model, &wanted, &limits) else { return layout };
         let (old, new) = (layout.packing.price(self.model), better.price(self.model));
         if better.left_over() == 0 && new < old {
-            layout.packing.opened = better.opened;
+            layout.packing.new_nodes = better.new_nodes;
             layout.price = layout.price - old + new;
         }
         layout

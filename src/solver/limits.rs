@@ -14,7 +14,7 @@ use crate::model::desired::PoolLimits;
 use crate::model::ids::{PoolName, ReservationId};
 use crate::model::units::Resources;
 
-/// The remaining limits of each pool while nodes are opened and removed.
+/// The remaining limits of each pool while nodes are added and removed.
 ///
 /// Limits count the capacity of existing and launched nodes, each once. Nodes to be removed still
 /// count, because they are removed last.

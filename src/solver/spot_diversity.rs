@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::existing_node::{ExistingNode, zone_of};
-use super::greedy_packing::OpenedNode;
+use super::greedy_packing::PackedNode;
 use super::layout::Layout;
 use super::packing_model::{OfferClass, PackingModel};
 use super::problem::{Problem, VerifiedFleet};
@@ -195,8 +195,8 @@ fn moves(problem: &Problem, fleet: &VerifiedFleet, same_type: bool) -> Vec<(usiz
     let mut nodes = spot_nodes(problem, fleet);
     let mut limits = problem.limits_after(&fleet.layout);
     let mut moves = Vec::new();
-    let opened = fleet.layout.packing.opened.iter().zip(&fleet.offers).enumerate();
-    for (index, (node, offer)) in opened.rev() {
+    let new_nodes = fleet.layout.packing.new_nodes.iter().zip(&fleet.offers).enumerate();
+    for (index, (node, offer)) in new_nodes.rev() {
         let new = &problem.offers[*offer].node;
         let share = problem.offering_share.nodes_max(&new.pool, nodes.total(&new.pool));
         let Some(most) = share.filter(|_| new.capacity_type.is_spot()) else { continue };
@@ -225,7 +225,7 @@ fn moves(problem: &Problem, fleet: &VerifiedFleet, same_type: bool) -> Vec<(usiz
 
 /// Returns the Spot offers of the same pool that hold the pods of a node and cost no more than an
 /// alternative may, the cheapest first.
-fn candidates(problem: &Problem, node: &OpenedNode, offer: usize) -> Vec<usize> {
+fn candidates(problem: &Problem, node: &PackedNode, offer: usize) -> Vec<usize> {
     let model = problem.model;
     let (new, own) = (&problem.offers[offer].node, &model.offer_classes[node.offer_class]);
     let price_max = alternative_price_max(new.price);
@@ -252,7 +252,7 @@ fn holds_as_well(
     model: &PackingModel,
     class: &OfferClass,
     own: &OfferClass,
-    node: &OpenedNode,
+    node: &PackedNode,
 ) -> bool {
     let admits = |pod_class: &usize| {
         let choice = model.classes[*pod_class].admission;
@@ -276,7 +276,7 @@ fn holds_as_well(
 fn with_moves(problem: &Problem, fleet: &VerifiedFleet, moves: &[(usize, usize)]) -> Layout {
     let mut layout = pin_offers(fleet);
     for (index, offer) in moves {
-        let node = &mut layout.packing.opened[*index];
+        let node = &mut layout.packing.new_nodes[*index];
         let offer_class = problem.model.class_of_offer[*offer];
         let price = |class: usize| problem.model.offer_classes[class].price;
         layout.price = layout.price + price(offer_class) - price(node.offer_class);

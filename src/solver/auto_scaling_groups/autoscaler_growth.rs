@@ -336,8 +336,8 @@ fn selected_sizes(group: &NodeGroup, flags: &AutoscalerFlags, input: &Input) -> 
     let (_, maximum) = flags.bounds(Some(&live.name), &live.tags, (live.min, live.max))?;
     let room = maximum.saturating_sub(member_count(observed, &live.name));
     let is_suspended = live.suspended.iter().any(|process| process == LAUNCH_PROCESS);
-    let is_open = !is_suspended && room > 0;
-    is_open.then_some(GroupSizes { current: live.desired, room, maximum })
+    let may_grow = !is_suspended && room > 0;
+    may_grow.then_some(GroupSizes { current: live.desired, room, maximum })
 }
 
 /// Returns true if two groups count as similar, and admit the same pods.
