@@ -276,7 +276,11 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
 ///
 /// # Errors
 /// If the plan must not be applied to this cluster now.
-pub fn verify(plan: &Plan, settings: &ApplySettings<'_>, now: Timestamp) -> Result<(), ApplyError> {
+pub fn check_plan(
+    plan: &Plan,
+    settings: &ApplySettings<'_>,
+    now: Timestamp,
+) -> Result<(), ApplyError> {
     preconditions::check_plan(plan, settings, now).map(|_| ())
 }
 

@@ -3,8 +3,12 @@
 //!
 //! Arguments are read in two stages, as in ripgrep: `args` holds the typed text, `settings` its
 //! meaning. Each command is a file with one `run`. This is the only module that wires others
-//! together, reads the clock and uses the terminal. Invariants: stdout carries results alone; no
-//! question is asked without a terminal; each exit has a documented code, see [`Exit`].
+//! together, reads the clock and uses the terminal.
+//!
+//! Invariants:
+//! - Stdout carries results alone.
+//! - No question is asked without a terminal.
+//! - Each exit has a documented code, see [`Exit`].
 
 mod adopt;
 mod apply;

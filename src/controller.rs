@@ -5,8 +5,10 @@
 //! [`Status`] is a plain snapshot, published after every step. Metrics, page and Kubernetes objects
 //! are views of it. Operators send an [`AuthorizedRequest`] to a running controller.
 //!
-//! Invariants: no decision uses a read that failed, was partial or is stale; interrupted capacity
-//! is replaced before it is drained; every blocked change carries its reason.
+//! Invariants:
+//! - No decision uses a read that failed, was partial or is stale.
+//! - Interrupted capacity is replaced before it is drained.
+//! - Every blocked change carries its reason.
 
 mod applies;
 pub mod apply_record;

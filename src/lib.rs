@@ -14,7 +14,7 @@
 //! | [`scheduler`] | kube-scheduler as a model: queue, filters, scores | the solver, plans |
 //! | [`solver`] | feasibility and cost: which nodes there should be, and where pods go | plans, ports, logging |
 //! | [`plan`] | the document: changes, order, wire form, digest, and its independent judge | ports, adapters |
-//! | [`planner`] | the straight line from desired and observed state and a catalog to a plan | ports, adapters |
+//! | [`planner`] | desired state, observed state and a catalog become a plan, in one pure function | ports, adapters |
 //! | [`policy`] | findings of Rego policies over a plan | anything but plans and the nouns |
 //! | [`apply`] | the ports (traits), observation, and the executor of an approved plan | adapters, the solver |
 //! | [`render`] | views of a plan: text, Markdown, HTML, streams, pull requests | adapters |

@@ -1,10 +1,13 @@
 //! Reads the files of a repository into the typed [`Desired`](crate::model::desired::Desired) state.
 //!
 //! This module knows YAML, the Kubernetes objects that determine capacity, and the generations of
-//! Karpenter's API. It knows nothing of live state, prices or plans. Invariants: every object has
-//! its file and line; nothing is dropped silently (each input becomes an object, a `Skipped` with
-//! its reason, an `Unresolved` or a `Problem`); the result does not depend on the order of
-//! files or documents.
+//! Karpenter's API. It knows nothing of live state, prices or plans.
+//!
+//! Invariants:
+//! - Every object has its file and line.
+//! - Nothing is dropped silently (each input becomes an object, a `Skipped` with its reason, an
+//!   `Unresolved` or a `Problem`).
+//! - The result does not depend on the order of files or documents.
 //!
 //! ```
 //! use fleetwright::manifest::read;

@@ -23,5 +23,6 @@ pub mod saturating_time;
 pub mod shell;
 pub mod similar_name;
 pub mod storage;
+pub mod text;
 pub mod unavailable_offerings;
 pub mod units;

@@ -30,6 +30,7 @@ mod unmatched_addresses;
 pub use forecast::forecast;
 pub use revalidation::revalidate;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
@@ -44,7 +45,7 @@ use crate::model::desired::{Desired, DisruptionBudget, Problem, Severity, Unreso
 use crate::model::ids::{Address, NodeName};
 use crate::model::observed::Observed;
 use crate::plan::wire::{Action, Base, Diagnostic, DisruptionBudgetRow, Plan, ResourceChange};
-use crate::plan::{Facts, check, set_identity};
+use crate::plan::{Facts, set_identity, verify};
 use crate::solver::{
     Input, Purpose, Settings, Solution, measured_resources, solve, with_external_groups,
 };
@@ -82,29 +83,32 @@ pub struct Inputs<'a> {
 pub struct Scope {
     /// Addresses that may change; empty means all. A prefix such as `ec2_instance.web` covers every
     /// row of the pool.
-    pub target: Vec<String>,
+    pub target_addresses: Vec<String>,
     /// Addresses that must not change.
-    pub exclude: Vec<String>,
+    pub excluded_addresses: Vec<String>,
     /// Addresses of nodes to replace.
-    pub replace: Vec<String>,
+    pub replaced_addresses: Vec<String>,
     /// Existing nodes that may change; `None` means all. With an empty set, the plan only adds
     /// nodes.
-    pub only: Option<BTreeSet<NodeName>>,
+    pub changeable_nodes: Option<BTreeSet<NodeName>>,
     /// True if the demand is limited to existing pods, regardless of the repository.
-    pub running: bool,
+    pub running_pods_only: bool,
 }
 
 impl Scope {
     fn is_limited(&self) -> bool {
-        self.only.is_some() || self.running || !self.target.is_empty() || !self.exclude.is_empty()
+        self.changeable_nodes.is_some()
+            || self.running_pods_only
+            || !self.target_addresses.is_empty()
+            || !self.excluded_addresses.is_empty()
     }
 
     fn allows(&self, address: &Address) -> bool {
         let covers = |pattern: &String| {
             address.as_str() == pattern || address.as_str().starts_with(&format!("{pattern}["))
         };
-        (self.target.is_empty() || self.target.iter().any(covers))
-            && !self.exclude.iter().any(covers)
+        (self.target_addresses.is_empty() || self.target_addresses.iter().any(covers))
+            && !self.excluded_addresses.iter().any(covers)
     }
 }
 
@@ -127,33 +131,43 @@ pub fn ceiling_warnings(inputs: &Inputs) -> Vec<Diagnostic> {
 }
 
 /// Calls `compute` with inputs that are adjusted to the observation.
+fn with_effective_inputs<T>(inputs: &Inputs, compute: impl FnOnce(&Inputs) -> T) -> T {
+    let EffectiveInputs { desired, observed, catalog } = &EffectiveInputs::new(inputs);
+    compute(&Inputs { desired, observed, catalog, ..inputs.clone() })
+}
+
+/// Inputs that are adjusted to the observation.
 ///
 /// Duplicate nodes are removed, groups declared only in the settings are added, and the catalog
-/// gets the allocatable resources reported by nodes. With `scope.running`, the demand is limited to
+/// gets the allocatable resources reported by nodes. With `scope.running_pods_only`, the demand is limited to
 /// existing pods.
-fn with_effective_inputs<T>(inputs: &Inputs, compute: impl FnOnce(&Inputs) -> T) -> T {
-    let running =
-        inputs.scope.running.then(|| restrict_to_running(inputs.desired, inputs.observed));
-    let inputs = &match &running {
-        Some((desired, observed)) => Inputs { desired, observed, ..inputs.clone() },
-        None => inputs.clone(),
-    };
-    let deduplicated = duplicate_nodes::removed_from(inputs.observed);
-    let inputs = &match &deduplicated {
-        Some(observed) => Inputs { observed, ..inputs.clone() },
-        None => inputs.clone(),
-    };
-    let with_groups = with_external_groups(inputs.desired, inputs.observed);
-    let inputs = &match &with_groups {
-        Some(desired) => Inputs { desired, ..inputs.clone() },
-        None => inputs.clone(),
-    };
-    let measured = measured_resources(inputs.desired, inputs.observed, inputs.catalog);
-    if measured.is_empty() {
-        return compute(inputs);
+struct EffectiveInputs<'a> {
+    desired: Cow<'a, Desired>,
+    observed: Cow<'a, Observed>,
+    catalog: Cow<'a, Catalog>,
+}
+
+impl<'a> EffectiveInputs<'a> {
+    fn new(inputs: &Inputs<'a>) -> Self {
+        let mut desired = Cow::Borrowed(inputs.desired);
+        let mut observed = Cow::Borrowed(inputs.observed);
+        let mut catalog = Cow::Borrowed(inputs.catalog);
+        if inputs.scope.running_pods_only {
+            let (restricted, running) = restrict_to_running(&desired, &observed);
+            (desired, observed) = (Cow::Owned(restricted), Cow::Owned(running));
+        }
+        if let Some(deduplicated) = duplicate_nodes::removed_from(&observed) {
+            observed = Cow::Owned(deduplicated);
+        }
+        if let Some(with_groups) = with_external_groups(&desired, &observed) {
+            desired = Cow::Owned(with_groups);
+        }
+        let measured = measured_resources(&desired, &observed, &catalog);
+        if !measured.is_empty() {
+            catalog.to_mut().measured = measured;
+        }
+        Self { desired, observed, catalog }
     }
-    let catalog = Catalog { measured, ..inputs.catalog.clone() };
-    compute(&Inputs { catalog: &catalog, ..inputs.clone() })
 }
 
 fn plan_effective(inputs: &Inputs) -> Plan {
@@ -171,12 +185,12 @@ fn plan_effective(inputs: &Inputs) -> Plan {
 
 /// Returns a plan that leaves nodes outside the scope untouched.
 fn plan_in_scope(inputs: &Inputs, demand: &Demand) -> (Plan, Solution) {
-    let replace = nodes_at_addresses(inputs, demand, &inputs.scope.replace);
-    let only = inputs.scope.only.as_ref();
-    let is_outside = |name: &&NodeName| only.is_some_and(|only| !only.contains(*name));
+    let replace = nodes_at_addresses(inputs, demand, &inputs.scope.replaced_addresses);
+    let changeable = inputs.scope.changeable_nodes.as_ref();
+    let is_outside = |name: &&NodeName| changeable.is_some_and(|nodes| !nodes.contains(*name));
     let mut untouched: Vec<NodeName> =
         inputs.observed.nodes.keys().filter(is_outside).cloned().collect();
-    let rounds = if only.is_some_and(BTreeSet::is_empty) { 0 } else { SCOPE_ROUNDS };
+    let rounds = if changeable.is_some_and(BTreeSet::is_empty) { 0 } else { SCOPE_ROUNDS };
     for _ in 0..rounds {
         let solution = solve(&solver_input(inputs, demand, &replace, &untouched));
         let plan = assemble_plan(inputs, demand, &solution);
@@ -327,7 +341,7 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
         catalog: inputs.catalog,
         allocation: crate::catalog::allocation,
     };
-    let violations = check(&plan, &facts);
+    let violations = verify(&plan, &facts);
     if !violations.is_empty() {
         plan.errored = true;
         plan.applyable = false;

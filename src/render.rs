@@ -2,9 +2,12 @@
 //! views of the catalog and of problems.
 //!
 //! This module knows the presentation of a plan. It knows nothing of worlds, ports or planning:
-//! [`text`] takes [`Plan`] alone, so a saved plan always reads the same. Invariants: the same plan
-//! gives the same text; text from outside is escaped; the last line of a plan is the one that
-//! Terraform tools look for.
+//! [`text`] takes [`Plan`] alone, so a saved plan always reads the same.
+//!
+//! Invariants:
+//! - The same plan gives the same text.
+//! - Text from outside is escaped.
+//! - The last line of a plan is the one that Terraform tools look for.
 //!
 //! ```
 //! use fleetwright::render::escape;

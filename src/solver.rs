@@ -289,7 +289,7 @@ pub fn packing(input: &Input, proof: Option<Proof>) -> PackedFleet {
         None => MicroUsd::ZERO,
     };
     PackedFleet {
-        nodes: retained + layout.packing.opened.len(),
+        nodes: retained + layout.packing.new_nodes.len(),
         hourly: layout.price,
         lower_bound,
         left_over: layout.packing.left_over(),
@@ -348,7 +348,7 @@ impl Prepared {
         let static_nodes =
             StaticPoolNodes::decide(&disposition_input, input.observed, &offers, &mut existing);
         existing.extend(static_nodes.as_existing_nodes());
-        volume_limits.limit_standing(&mut existing);
+        volume_limits.limit_existing(&mut existing);
         Self { split, offers, existing, static_nodes, budgets }
     }
 }
@@ -525,8 +525,8 @@ fn simulated_runs(passes: &Passes, outcome: &strategy::SolvedFleet) -> Vec<Strin
         return Vec::new();
     }
     let layout = &outcome.fleet.layout;
-    let nodes =
-        layout.retained.iter().filter(|retained| **retained).count() + layout.packing.opened.len();
+    let nodes = layout.retained.iter().filter(|retained| **retained).count()
+        + layout.packing.new_nodes.len();
     let events = || {
         let draining = scheduling_runs::draining_pods(groups, existing, &layout.retained);
         let stays = |(node, retained): (&ExistingNode, &bool)| *retained && !node.is_planned;

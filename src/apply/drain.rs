@@ -57,6 +57,15 @@ pub(super) struct Retiring<'w, 'p> {
     pub(super) forced_end: Option<ForcedEnd>,
 }
 
+/// The wave of a retirement, at the start of a step.
+#[derive(Clone, Copy)]
+struct WaveView<'o> {
+    /// The observation; `None` if it is incomplete.
+    observed: Option<&'o Observed>,
+    /// True if the wave has drains that no earlier apply began.
+    begins_drains: bool,
+}
+
 impl Retiring<'_, '_> {
     fn interrupted(&self) -> DrainStep {
         match self.phase {
@@ -157,16 +166,18 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             if observed.is_none() {
                 self.emit(None, Step::Unreadable);
             }
-            let (run, observed) = (&*self, observed.as_ref());
-            let others_begin = retirements.iter().any(|item| !item.is_continued());
-            let steps =
-                retirements.into_iter().map(|mut item| -> Pin<Box<dyn Future<Output = _>>> {
-                    Box::pin(async move {
-                        let before = item.phase;
-                        let continues = run.step(&mut item, observed, others_begin).await;
-                        continues.then(|| (item.phase != before, item))
-                    })
-                });
+            let run = &*self;
+            let wave = WaveView {
+                observed: observed.as_ref(),
+                begins_drains: retirements.iter().any(|item| !item.is_continued()),
+            };
+            let steps = retirements.into_iter().map(|item| -> Pin<Box<dyn Future<Output = _>>> {
+                Box::pin(async move {
+                    let before = item.phase;
+                    let item = run.step(item, wave).await?;
+                    Some((item.phase != before, item))
+                })
+            });
             let steps = run_concurrently(steps, CONCURRENT_DRAINS_MAX).await;
             let phase_changed = steps.iter().flatten().any(|(changed, _)| *changed);
             retirements = steps.into_iter().flatten().map(|(_, item)| item).collect();
@@ -202,38 +213,36 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         self.finish(work.address, WaveStep::Retire, Some(work.instance), outcome);
     }
 
-    /// Runs one step; returns true if the retirement continues. `others_begin` is true if the wave has
-    /// drains that no earlier apply began.
-    async fn step(
+    /// Runs one step; returns the retirement if it continues.
+    async fn step<'w, 'p>(
         &self,
-        item: &mut Retiring<'_, '_>,
-        observed: Option<&Observed>,
-        others_begin: bool,
-    ) -> bool {
-        let progress = match observed {
+        mut item: Retiring<'w, 'p>,
+        wave: WaveView<'_>,
+    ) -> Option<Retiring<'w, 'p>> {
+        let progress = match wave.observed {
             _ if self.settings.is_interrupted() => item.interrupted(),
             None => DrainStep::Same,
             Some(observed) => match item.phase {
-                Phase::Waiting => self.wait_for_replicas(item, observed).await,
-                Phase::Draining | Phase::Detaching => self.drain(item, observed).await,
-                Phase::Terminating => self.await_termination(item, observed).await,
+                Phase::Waiting => self.wait_for_replicas(&mut item, observed).await,
+                Phase::Draining | Phase::Detaching => self.drain(&mut item, observed).await,
+                Phase::Terminating => self.await_termination(&mut item, observed).await,
             },
         };
         let now = self.now();
         // A continued drain does not end before the others of its wave: no apply could follow.
-        let may_stay = item.waits_for_end(now) || item.is_continued() && others_begin;
+        let may_stay = item.waits_for_end(now) || item.is_continued() && wave.begins_drains;
         let is_overdue = now >= item.deadline && !may_stay;
         let progress = if is_overdue && matches!(progress, DrainStep::Same) {
-            self.timed_out(item)
+            self.timed_out(&item)
         } else {
             progress
         };
         match progress {
-            DrainStep::Same => return true,
+            DrainStep::Same => return Some(item),
             DrainStep::Next(phase) => {
-                item.deadline = later(now, self.timeout_of(item, phase));
+                item.deadline = later(now, self.timeout_of(&item, phase));
                 (item.phase, item.wait_reason) = (phase, None);
-                return true;
+                return Some(item);
             }
             DrainStep::Ended(outcome) => self.finish_retirement(item.work, outcome),
             DrainStep::Revert(outcome) => {
@@ -246,7 +255,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 self.finish_retirement(work, outcome);
             }
         }
-        false
+        None
     }
 
     fn timeout_of(&self, item: &Retiring<'_, '_>, phase: Phase) -> jiff::SignedDuration {

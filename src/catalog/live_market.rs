@@ -54,10 +54,10 @@ impl Catalog {
     #[must_use]
     pub fn with_market(mut self, market: &Market, settings: &[ZoneSetting]) -> Self {
         let UnknownTypes { described, unknown } = self.add_unknown_types(market);
-        let had_stand_in_prices = self.prices.stand_in;
+        let had_other_region = self.prices.is_other_region;
         self.update_price_source(market);
         for kind in self.types.values_mut() {
-            apply_market(kind, market, &self.zones, had_stand_in_prices);
+            apply_market(kind, market, &self.zones, had_other_region);
         }
         self.types.retain(|_, kind| !kind.offerings.is_empty());
         self.quotas.clone_from(&market.quotas);
@@ -141,7 +141,7 @@ impl Catalog {
                 source: "list prices of AWS".to_owned(),
                 region: self.region.clone(),
                 date: listed_at.strftime("%Y-%m-%d").to_string(),
-                stand_in: false,
+                is_other_region: false,
             };
         } else if !market.listed.hourly.is_empty() {
             let (types, at) = (market.listed.hourly.len(), moment(listed_at));
@@ -179,7 +179,7 @@ fn apply_market(
     kind: &mut InstanceType,
     market: &Market,
     zones: &[super::Zone],
-    had_stand_in_prices: bool,
+    had_other_region: bool,
 ) {
     // The snapshot knows the capacity types of an instance type; the market knows its zones.
     let sold = |capacity_type| kind.offerings.iter().find(|o| o.capacity_type == capacity_type);
@@ -197,7 +197,7 @@ fn apply_market(
             let spot = spot.and_then(|prices| prices.get(&zone.name));
             let spot = spot.filter(|_| way.capacity_type == CapacityType::Spot);
             // Another region's price is no estimate once this region's list is known.
-            let assumed = way.price.filter(|_| !(market.listed.whole && had_stand_in_prices));
+            let assumed = way.price.filter(|_| !(market.listed.whole && had_other_region));
             offerings.push(Offering {
                 zone: zone.name.clone(),
                 zone_id: zone.id.clone(),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_regions_own_price_list_replaces_the_stand_in() {
+    fn a_regions_own_price_list_replaces_another() {
         let zone = ZoneName::from("eu-west-1a");
         let offered = |name: &str| (name.into(), [zone.clone()].into());
         let mut market = Market {
@@ -328,14 +328,15 @@ mod tests {
         };
         let stood_in = with_market("eu-west-1", &market, &[]);
         assert!(
-            stood_in.prices.stand_in && stood_in.types["c5.large"].offerings[0].price.is_some()
+            stood_in.prices.is_other_region
+                && stood_in.types["c5.large"].offerings[0].price.is_some()
         );
         market.listed.whole = true;
         market.listed.hourly.insert("m5.large".into(), MicroUsd(107_000));
         let own = with_market("eu-west-1", &market, &[]);
         assert_eq!(own.types["m5.large"].offerings[0].price, Some(MicroUsd(107_000)));
         assert_eq!(own.types["c5.large"].offerings[0].price, None, "not on the list");
-        assert!(!own.prices.stand_in && own.prices.region.as_str() == "eu-west-1");
+        assert!(!own.prices.is_other_region && own.prices.region.as_str() == "eu-west-1");
         assert!(own.warnings.iter().all(|w| !w.contains("are used instead")), "{:?}", own.warnings);
     }
 
@@ -358,9 +359,9 @@ mod tests {
         let catalog = catalog.expect("known region");
         assert_eq!(price(&catalog, "m5.large"), Some(MicroUsd(111_000)));
         assert_eq!(price(&catalog, "r5.large"), None, "no price of another region stands in");
-        let PriceSource { source, region, date, stand_in } = &catalog.prices;
+        let PriceSource { source, region, date, is_other_region } = &catalog.prices;
         assert_eq!((source.as_str(), region.as_str()), ("fleetwright.prices.json", "eu-west-1"));
-        assert_eq!((date.as_str(), *stand_in), ("1970-01-01", false));
+        assert_eq!((date.as_str(), *is_other_region), ("1970-01-01", false));
         assert!(catalog.warnings.iter().all(|w| !w.contains("are used instead")));
 
         let zone = ZoneName::from("eu-west-1a");

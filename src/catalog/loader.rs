@@ -79,7 +79,7 @@ fn list_prices(
             source: PRICE_FILE.to_owned(),
             region: region.clone(),
             date: own.published.strftime("%Y-%m-%d").to_string(),
-            stand_in: false,
+            is_other_region: false,
         };
         return Ok((source, own.hourly.clone()));
     }
@@ -88,7 +88,7 @@ fn list_prices(
         source: "embedded list prices".to_owned(),
         region: list.region.into(),
         date: list.date.to_owned(),
-        stand_in: list.region != region.as_str(),
+        is_other_region: list.region != region.as_str(),
     };
     Ok((source, list.hourly))
 }
@@ -272,14 +272,14 @@ pub const ZONES_ASSUMED: &str = "zone ids are assumed";
 pub const TYPES_UNPRICED: &str = "have no known price and are never launched";
 
 /// Part of the warning about prices of another region.
-const PRICES_STAND_IN: &str = "are used instead";
+const OTHER_REGION_PRICES: &str = "are used instead";
 
 /// Returns the code of a warning about the catalog.
 #[must_use]
 pub fn warning_code(warning: &str) -> Option<Code> {
     if warning.contains(TYPES_UNPRICED) {
         Some(Code::PriceMissing)
-    } else if warning.contains(PRICES_STAND_IN) {
+    } else if warning.contains(OTHER_REGION_PRICES) {
         Some(Code::PriceEstimated)
     } else {
         warning.starts_with(ZONES_ASSUMED).then_some(Code::ZonesAssumed)
@@ -294,9 +294,9 @@ pub(super) fn warnings(
     types: &BTreeMap<InstanceTypeName, InstanceType>,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
-    if prices.stand_in {
+    if prices.is_other_region {
         warnings.push(format!(
-            "prices of {region} are unknown: list prices of {} ({}) {PRICES_STAND_IN}",
+            "prices of {region} are unknown: list prices of {} ({}) {OTHER_REGION_PRICES}",
             prices.region, prices.date
         ));
     }

@@ -16,8 +16,8 @@ include!(concat!(env!("OUT_DIR"), "/snapshot.rs"));
 /// The date of the list prices.
 const PRICE_DATE: &str = "2026-07-20";
 
-/// The region whose prices stand in for regions without a list of their own.
-pub(super) const STAND_IN_REGION: &str = "us-east-1";
+/// The region whose prices are used for regions without a list of their own.
+pub(super) const DEFAULT_PRICE_REGION: &str = "us-east-1";
 
 /// The facts of one instance type, as the snapshot states them.
 ///
@@ -121,11 +121,11 @@ pub(super) fn parse_region(text: &str) -> Result<RegionRow<'_>, String> {
     parse("offerings", text)
 }
 
-/// Returns the region's own list prices, else those of [`STAND_IN_REGION`].
+/// Returns the region's own list prices, else those of [`DEFAULT_PRICE_REGION`].
 pub(super) fn prices(region: &str) -> Result<PriceList, String> {
     let (region, packed) = find(PRICES, region)
-        .or_else(|| find(PRICES, STAND_IN_REGION))
-        .ok_or_else(|| format!("no prices of {STAND_IN_REGION}"))?;
+        .or_else(|| find(PRICES, DEFAULT_PRICE_REGION))
+        .ok_or_else(|| format!("no prices of {DEFAULT_PRICE_REGION}"))?;
     let text = inflate(packed)?;
     let hourly = parse("prices", &text)?;
     Ok(PriceList { region, date: PRICE_DATE, hourly })

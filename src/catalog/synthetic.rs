@@ -151,7 +151,7 @@ impl Catalog {
             source: "made up".to_owned(),
             region: region.clone(),
             date: "1970-01-01".to_owned(),
-            stand_in: false,
+            is_other_region: false,
         };
         let (warnings, measured) = (Vec::new(), MeasuredNodes::default());
         let listed = Arc::default();

@@ -30,7 +30,7 @@ pub struct Catalog {
     pub prices: PriceSource,
     /// Hourly list prices, including those of types that the zones do not offer.
     pub listed: Arc<ByInstanceType<MicroUsd>>,
-    /// Warnings for the reader of a plan: stand-in prices, assumed zone ids, types without a price.
+    /// Warnings for the reader of a plan: prices of another region, assumed zone ids, types without a price.
     pub warnings: Vec<String>,
     /// Capacity and allocatable measured on running nodes; empty before an observation.
     pub measured: MeasuredNodes,
@@ -75,8 +75,9 @@ pub struct PriceSource {
     pub region: Region,
     /// The date of the list.
     pub date: String,
-    /// The prices stand in for another region's.
-    pub stand_in: bool,
+    /// True if the prices are those of another region than the cluster's.
+    #[serde(rename = "stand_in")]
+    pub is_other_region: bool,
 }
 
 /// The reason why there is no catalog for a cluster.

@@ -9,7 +9,7 @@ use super::progress::ProgressFormat;
 use super::settings::{ApplySettings, ApplySubject, PlanView};
 use super::world_choice::WorldChoice;
 use super::{Console, Exit, apply_embedded, approval, embedded, files, plan, planning, progress};
-use crate::model::desired::{AppliedBy, GuardSettings};
+use crate::model::desired::{AppliedBy, ApplyConditions};
 use crate::plan::wire::Capacity;
 use crate::plan::{Plan, expiry, verify_approvals};
 use crate::render::{self, Verbosity};
@@ -203,7 +203,7 @@ fn not_built(world: &WorldChoice) -> CliError {
 /// A saved plan needs it too: the file alone is no approval.
 fn check_approval(
     plan: &Plan,
-    guard: &GuardSettings,
+    guard: &ApplyConditions,
     settings: &ApplySettings,
     console: &Console,
 ) -> Result<Vec<String>, CliError> {
@@ -224,7 +224,7 @@ fn check_approval(
 
 /// Returns whether only approvals in files count. If keys are listed, only their signatures
 /// approve.
-fn needs_files(guard: &GuardSettings, settings: &ApplySettings) -> bool {
+fn needs_files(guard: &ApplyConditions, settings: &ApplySettings) -> bool {
     !guard.keys.is_empty() || !settings.approvals.is_empty()
 }
 
@@ -234,7 +234,7 @@ fn is_approved_by_option(settings: &ApplySettings) -> bool {
 
 /// Asks the operator at the terminal, unless the plan is approved already.
 fn ask_approval(
-    guard: &GuardSettings,
+    guard: &ApplyConditions,
     settings: &ApplySettings,
     console: &mut Console,
 ) -> Result<(), CliError> {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     fn run_approve(plan: &Plan, settings: &ApplySettings, input: Option<&str>) -> CommandOutput {
-        let guard = GuardSettings::default();
+        let guard = ApplyConditions::default();
         with_console(input, |console| {
             let checked = check_approval(plan, &guard, settings, console);
             match checked.and_then(|_| ask_approval(&guard, settings, console)) {

@@ -13,7 +13,7 @@ use super::policy::Judge;
 use super::progress::ProgressReporter;
 use super::replan::Replanner;
 use super::{Console, Exit, files, settings, source_tree};
-use crate::apply::{ApplySettings, Ports, Receipt, apply, verify};
+use crate::apply::{ApplySettings, Ports, Receipt, apply, check_plan};
 use crate::plan::Plan;
 use crate::simulator::{Delivery, World, eksctl_groups};
 
@@ -45,12 +45,12 @@ pub(super) fn carry_out(
     };
     if !World::exists_in(directory) {
         // A refused plan creates no world.
-        verify(plan, &settings, now).map_err(apply_error)?;
+        check_plan(plan, &settings, now).map_err(apply_error)?;
     }
     let _lock = WorldLock::acquire(directory, apply_settings.lock_timeout, console)?;
     let world = open(directory, &genesis, &desired)?;
     settings.cluster = world.cluster();
-    verify(plan, &settings, world.observed().taken_at).map_err(apply_error)?;
+    check_plan(plan, &settings, world.observed().taken_at).map_err(apply_error)?;
     // A receipt file that cannot be written is an error before the first change.
     apply_settings.receipt.as_deref().map(files::writable).transpose()?;
     let mut delivered = Delivery::from_desired(&desired, &world.observed());

@@ -18,7 +18,9 @@ use crate::adapters::kube::{
 };
 use crate::adapters::system_clock::SystemClock;
 use crate::apply::ports::Clock as _;
-use crate::apply::{ApplySettings, ApplyStatus, Event, LeaseGuard, Ports, Receipt, apply, verify};
+use crate::apply::{
+    ApplySettings, ApplyStatus, Event, LeaseGuard, Ports, Receipt, apply, check_plan,
+};
 use crate::controller::apply_record;
 use crate::controller::runtime::live_cluster::LiveCluster;
 use crate::model::unavailable_offerings::ExclusionLimits;
@@ -74,7 +76,7 @@ async fn apply_under_lock(
     apply_settings: &settings::ApplySettings,
     reporter: &mut ProgressReporter<'_>,
 ) -> Result<Receipt, CliError> {
-    verify(plan, settings, SystemClock.now()).map_err(apply_error)?;
+    check_plan(plan, settings, SystemClock.now()).map_err(apply_error)?;
     let LiveCluster { kubernetes, aws, .. } = live;
     let joining = aws.cluster_bootstrap().await.map_err(account_error)?;
     // Launched instances join this cluster, so the kubeconfig must name the same one.

@@ -1,6 +1,7 @@
 //! `explain`: the reasons for a pod, a node or a pool of a plan.
 
 use super::error::CliError;
+use super::repository::Repository;
 use super::settings::{ExplainSettings, Format, PlanSource, SourceSettings};
 use super::signature_check::SignatureTrust;
 use super::{Console, Exit, files, output, planning, source_tree};
@@ -22,9 +23,10 @@ pub(super) fn run(settings: &ExplainSettings, console: &mut Console) -> Result<E
         Ok(Explanation::Pool(_)) | Err(ExplainError::Unknown { .. }) => {
             let trust = SignatureTrust::default();
             repository = source(settings, &plan)
-                .and_then(|source| source_tree::read_planned(&plan, &source, &trust).ok());
-            let desired = repository.as_ref().map(|repository| &repository.desired);
-            explain(&plan, desired, &settings.query)?
+                .map(|source| source_tree::read_planned(&plan, &source, &trust));
+            let desired = repository.as_ref().and_then(|read| read.as_ref().ok());
+            explain(&plan, desired.map(|repository| &repository.desired), &settings.query)
+                .map_err(|error| unknown_name(error, repository.as_ref()))?
         }
         other => other?,
     };
@@ -34,6 +36,18 @@ pub(super) fn run(settings: &ExplainSettings, console: &mut Console) -> Result<E
     };
     console.print(&text)?;
     Ok(if plan.errored { Exit::Failed } else { Exit::Done })
+}
+
+/// Returns the error of an unknown name. The name may be in a repository that was not read.
+fn unknown_name(
+    error: ExplainError,
+    repository: Option<&Result<Repository, CliError>>,
+) -> CliError {
+    let error = CliError::from(error);
+    match repository {
+        Some(Err(cause)) => error.hint(format!("the planned repository was not read: {cause}")),
+        Some(Ok(_)) | None => error,
+    }
 }
 
 /// Returns the place of the plan's files, unless only the plan names a URL: it is not fetched.
@@ -52,6 +66,21 @@ fn source(settings: &ExplainSettings, plan: &Plan) -> Option<SourceSettings> {
 mod tests {
     use super::Exit;
     use crate::cli::tests::{copied_quickstart, run_command};
+
+    #[test]
+    fn an_unread_repository_is_the_hint_of_an_unknown_name() {
+        let tree = copied_quickstart();
+        let shop = tree.path().join("quickstart");
+        let file = tree.path().join("plan.json");
+        let [path, saved] = [&shop, &file].map(|path| path.to_str().expect("UTF-8"));
+        let planned = run_command(&["plan", path, "--at", "2026-11-01T09:00:00Z", "--out", saved]);
+        assert!(file.exists(), "{}", planned.err);
+        let explain = || run_command(&["explain", "nodepool/absent", "--plan", saved]).err;
+        assert!(!explain().contains("was not read"), "{}", explain());
+        std::fs::remove_dir_all(&shop).expect("removed");
+        let hint = "hint:  the planned repository was not read: ";
+        assert!(explain().contains(hint), "{}", explain());
+    }
 
     #[test]
     fn errors_of_the_repository_are_stated_and_end_with_1() {

@@ -6,7 +6,7 @@ use super::error::CliError;
 use super::repository::Repository;
 use super::settings::{ForecastSettings, Format};
 use super::{Console, Exit, output, planning, source_tree, world};
-use crate::model::desired::GuardSettings;
+use crate::model::desired::ApplyConditions;
 use crate::plan::forecast::{Forecast, ForecastEvent};
 use crate::plan::wire::DiagnosticSeverity;
 use crate::planner::{self, Inputs, Scope};
@@ -86,7 +86,7 @@ fn make_forecast(settings: &ForecastSettings, console: &mut Console) -> Result<F
 
 /// Returns the opening and closing times of apply windows, as events.
 pub(super) fn window_events(
-    guard: &GuardSettings,
+    guard: &ApplyConditions,
     from: Timestamp,
     to: Timestamp,
 ) -> Vec<ForecastEvent> {

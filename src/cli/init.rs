@@ -158,7 +158,7 @@ fn summary(path: &Path, template: &FleetTemplate<'_>, jsonnet: usize) -> String 
          fleetwright validate{argument}             report problems in the files\n"
     );
     let catalog = Catalog::load(&region.value.as_str().into(), &[]);
-    if cfg!(feature = "live") && catalog.is_ok_and(|catalog| catalog.prices.stand_in) {
+    if cfg!(feature = "live") && catalog.is_ok_and(|catalog| catalog.prices.is_other_region) {
         let _ = writeln!(
             out,
             "  fleetwright catalog prices{argument}       download the list prices of {}",

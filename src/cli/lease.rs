@@ -18,14 +18,14 @@ use crate::plan::Plan;
 /// The longest wait for a controller to release the lease: the time to undo its drains.
 const HANDOVER_MAX: Duration = Duration::from_mins(2);
 
-/// Takes the lease, waiting up to `patience` while another apply holds it.
+/// Takes the lease, waiting up to `timeout` while another apply holds it.
 pub(super) async fn acquire_lease(
     lease: &LeaseClient,
-    patience: Duration,
+    timeout: Duration,
     console: &mut Console,
 ) -> Result<HeldLease, CliError> {
     let begun = tokio::time::Instant::now();
-    let mut until = begun + patience;
+    let mut until = begun + timeout;
     let mut is_reported = false;
     loop {
         let error = match lease.acquire(SystemClock.now()).await {

@@ -15,10 +15,10 @@ use super::signature_check::SignatureTrust;
 use super::{Console, Exit, files, source_tree};
 use crate::adapters::git::{CloneCache, RemoteRepository, RepositoryTree, read_text_files};
 #[cfg(feature = "live")]
-use crate::model::desired::GuardSettings;
+use crate::model::desired::ApplyConditions;
 use crate::model::desired::Problem;
 use crate::model::ids::Origin;
-use crate::plan::wire::{Base, Check, Guard, JudgedBy};
+use crate::plan::wire::{Base, Check, JudgedBy, TrustedRevision};
 use crate::plan::{Plan, set_identity};
 use crate::policy::{
     Bundle, PolicyFile, PolicyLimits, TestOutcome, attach_checks, evaluate, load_errors, run_tests,
@@ -36,7 +36,7 @@ pub(super) struct Judge {
     bundle: Bundle,
     pub(super) fleet: FleetSettings,
     /// The revision that they come from, unless it is the planned tree.
-    pub(super) guard: Option<Guard>,
+    pub(super) guard: Option<TrustedRevision>,
     /// The guarding revision and its ancestors, from which the chain of signatures starts.
     pub(super) trust: SignatureTrust,
     /// The source of the settings, for messages.
@@ -56,7 +56,7 @@ impl Judge {
     ) -> Result<Self, CliError> {
         let own = FleetSettings::read(tree);
         let Some(revision) = &choice.revision else {
-            let bundle = bundle(source, &own, choice)?;
+            let bundle = read_bundle(source, &own, choice)?;
             let settings_source = format!("`{}`", source.path.display());
             let trust = SignatureTrust::default();
             return Ok(Self { bundle, fleet: own, guard: None, trust, settings_source });
@@ -67,8 +67,9 @@ impl Judge {
         let trust = trust_in(&read, &fleet);
         let changed = (&fleet.policies, &fleet.guard) != (&own.policies, &own.guard)
             || read_policies(&guarding, &fleet.policies)? != read_policies(source, &own.policies)?;
-        let guard = Guard { revision: revision.clone(), commit: read.base.commit, changed };
-        let bundle = bundle(&guarding, &fleet, choice)?;
+        let guard =
+            TrustedRevision { revision: revision.clone(), commit: read.base.commit, changed };
+        let bundle = read_bundle(&guarding, &fleet, choice)?;
         let settings_source = format!("revision {revision}");
         Ok(Self { bundle, fleet, guard: Some(guard), trust, settings_source })
     }
@@ -83,11 +84,11 @@ impl Judge {
         choice: &GuardChoice,
         caller: &SourceSettings,
     ) -> Result<Self, CliError> {
-        let (source, fleet, read) = guarding(plan, choice, caller)?;
+        let GuardingSource { source, fleet, tree } = read_guarding_source(plan, choice, caller)?;
         refuse_looser_guard(plan, choice)?;
         let named = choice.revision.is_some();
-        let trust = if named { trust_in(&read, &fleet) } else { SignatureTrust::default() };
-        let bundle = bundle(&source, &fleet, choice)?;
+        let trust = if named { trust_in(&tree, &fleet) } else { SignatureTrust::default() };
+        let bundle = read_bundle(&source, &fleet, choice)?;
         refuse_missing(&plan.capacity.base, &bundle)?;
         let settings_source = settings_source(choice, &source);
         Ok(Self { bundle, fleet, guard: None, trust, settings_source })
@@ -107,14 +108,14 @@ impl Judge {
 
     /// Adds the results of the policies to the plan, and the identity of the policies.
     pub(super) fn record(&self, plan: &mut Plan) {
-        let before = recorded(plan);
+        let before = PolicyRecord::from_plan(plan);
         let files = self.bundle.files.iter().chain(&self.bundle.data);
         plan.capacity.base.judged_by = files.map(judged_by).collect();
         plan.capacity.base.judged_by.sort();
         plan.capacity.base.guard.clone_from(&self.guard);
         self.judge(plan);
         // The identity of a large plan is expensive, and most plans have no policies.
-        if recorded(plan) != before {
+        if PolicyRecord::from_plan(plan) != before {
             set_identity(plan);
         }
     }
@@ -126,10 +127,20 @@ impl Judge {
     }
 }
 
-/// Returns the fields that [`Judge::record`] sets.
-fn recorded(plan: &Plan) -> (Vec<JudgedBy>, Option<Guard>, Vec<Check>, bool) {
-    let Base { judged_by, guard, .. } = &plan.capacity.base;
-    (judged_by.clone(), guard.clone(), plan.checks.clone(), plan.applyable)
+/// The fields of a plan that [`Judge::record`] sets.
+#[derive(PartialEq, Eq)]
+struct PolicyRecord {
+    judged_by: Vec<JudgedBy>,
+    guard: Option<TrustedRevision>,
+    checks: Vec<Check>,
+    is_applyable: bool,
+}
+
+impl PolicyRecord {
+    fn from_plan(plan: &Plan) -> Self {
+        let Base { judged_by, guard, .. } = plan.capacity.base.clone();
+        Self { judged_by, guard, checks: plan.checks.clone(), is_applyable: plan.applyable }
+    }
 }
 
 /// Stack of the thread that evaluates policies. Policies are evaluated by recursion, and the depth
@@ -181,15 +192,15 @@ pub(super) fn apply_guard(
     plan: &Plan,
     choice: &GuardChoice,
     caller: &SourceSettings,
-) -> Result<GuardSettings, CliError> {
-    Ok(guarding(plan, choice, caller)?.1.guard)
+) -> Result<ApplyConditions, CliError> {
+    Ok(read_guarding_source(plan, choice, caller)?.fleet.guard)
 }
 
 /// Refuses a plan that another revision guarded, with other rules than its own, unless the caller
 /// names a revision as well.
 fn refuse_looser_guard(plan: &Plan, choice: &GuardChoice) -> Result<(), CliError> {
     match &plan.capacity.base.guard {
-        Some(Guard { revision, changed: true, .. }) if choice.revision.is_none() => {
+        Some(TrustedRevision { revision, changed: true, .. }) if choice.revision.is_none() => {
             Err(CliError::text(format!(
                 "the plan changes settings or policies, and revision {revision} guards it"
             ))
@@ -200,19 +211,25 @@ fn refuse_looser_guard(plan: &Plan, choice: &GuardChoice) -> Result<(), CliError
     }
 }
 
-/// Returns the source of the settings that guard the apply of `plan`, the settings, and their files.
-fn guarding(
+/// The settings that guard the apply of a plan, with their source and their files.
+struct GuardingSource {
+    source: SourceSettings,
+    fleet: FleetSettings,
+    tree: RepositoryTree,
+}
+
+fn read_guarding_source(
     plan: &Plan,
     choice: &GuardChoice,
     caller: &SourceSettings,
-) -> Result<(SourceSettings, FleetSettings, RepositoryTree), CliError> {
+) -> Result<GuardingSource, CliError> {
     let base = &plan.capacity.base;
     let is_committed = base.commit.is_some() && !base.dirty;
     let head = || is_committed.then(|| "HEAD".to_owned());
     let revision = choice.revision.clone().or_else(|| caller.revision.clone()).or_else(head);
     let source = SourceSettings { revision, ..caller.clone() };
-    let read = match source_tree::read(&source) {
-        Ok(read) => read,
+    let tree = match source_tree::read(&source) {
+        Ok(tree) => tree,
         Err(error) => {
             // Of another place, the plan is refused for that.
             if let Ok(here) = source_tree::read(caller) {
@@ -221,15 +238,15 @@ fn guarding(
             return Err(error.context("cannot read the settings that guard the plan".to_owned()));
         }
     };
-    check_origin(plan, &read.base, caller)?;
+    check_origin(plan, &tree.base, caller)?;
     if source.revision.is_none() {
-        let here = Repository::read(&read);
+        let here = Repository::read(&tree);
         if here.base.tree != base.tree {
             return Err(source_tree::changed_files_error(plan, caller, &here.fleet));
         }
     }
-    let fleet = FleetSettings::read_guarding(&read)?;
-    Ok((source, fleet, read))
+    let fleet = FleetSettings::read_guarding(&tree)?;
+    Ok(GuardingSource { source, fleet, tree })
 }
 
 /// Returns the source of the settings that guard the apply of `plan`, in words.
@@ -242,7 +259,7 @@ fn settings_source(choice: &GuardChoice, source: &SourceSettings) -> String {
 }
 
 /// Reads the policies of the guarding settings, and those of the command line.
-fn bundle(
+fn read_bundle(
     guarding: &SourceSettings,
     fleet: &FleetSettings,
     choice: &GuardChoice,

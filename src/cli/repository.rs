@@ -17,7 +17,7 @@ use crate::manifest::{
 };
 use crate::model::commit::CommitSignature;
 use crate::model::desired::{
-    AppliedBy, Autoscaled, ControllerSettings, Desired, FLEET_FILE, Fleet, GuardSettings,
+    AppliedBy, ApplyConditions, Autoscaled, ControllerSettings, Desired, FLEET_FILE, Fleet,
     PoolLimits, PricingCommitment, Problem, RegionPrices, RenderResults, RepositoryLocation,
     Severity, Skipped, Tree, Unresolved, UnresolvedPolicy, is_external,
 };
@@ -65,7 +65,7 @@ pub(super) struct FleetSettings {
     /// Policy directories, relative to the root.
     pub(super) policies: Vec<String>,
     pub(super) commitments: Vec<PricingCommitment>,
-    pub(super) guard: GuardSettings,
+    pub(super) guard: ApplyConditions,
     pub(super) controller: ControllerSettings,
 }
 
@@ -177,7 +177,7 @@ fn fleet_digest(fleet: &Fleet, tree: &RepositoryTree, rendered: &[RenderedRow]) 
         signers: Vec::new(),
         policies: Vec::new(),
         unresolved: UnresolvedPolicy::default(),
-        guard: GuardSettings::default(),
+        guard: ApplyConditions::default(),
         controller: ControllerSettings::default(),
         ..fleet.clone()
     };

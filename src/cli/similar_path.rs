@@ -2,10 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use strsim::damerau_levenshtein;
-
-/// Most edits in one part of a path.
-const EDITS_MAX: usize = 2;
+use crate::model::similar_name::most_similar;
 
 /// Most entries of a directory that are compared.
 const ENTRIES_MAX: usize = 10_000;
@@ -37,9 +34,9 @@ fn similar_name(directory: &Path, name: &str) -> Option<String> {
     let entries = std::fs::read_dir(directory).ok()?.take(ENTRIES_MAX).filter_map(Result::ok);
     let directories = entries.filter(|entry| entry.path().is_dir());
     let names = directories.filter_map(|entry| entry.file_name().to_str().map(str::to_owned));
-    let most = EDITS_MAX.min(name.chars().count() / 2);
-    let near = names.map(|known| (damerau_levenshtein(name, &known), known));
-    near.filter(|(edits, _)| (1..=most).contains(edits)).min().map(|(_, known)| known)
+    let names: Vec<String> = names.collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    most_similar(name, &names).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -267,9 +267,9 @@ fn plan_arguments_become_settings() {
             demand: Some(DemandMode::Ceiling),
             steer: true,
             scope: Scope {
-                target: vec!["ec2_instance.web".into(), "ec2_instance.db[\"0\"]".into()],
-                exclude: vec!["autoscaling_group.old".into()],
-                replace: vec!["ec2_instance.web[\"1\"]".into()],
+                target_addresses: vec!["ec2_instance.web".into(), "ec2_instance.db[\"0\"]".into()],
+                excluded_addresses: vec!["autoscaling_group.old".into()],
+                replaced_addresses: vec!["ec2_instance.web[\"1\"]".into()],
                 ..Scope::default()
             },
             ..planning(".")
@@ -332,7 +332,7 @@ fn an_address_is_a_row_or_a_pool() {
     ] {
         let found = parse_settings(&["plan", "--target", typed]).ok().map(|(_, task)| {
             let CommandSettings::Plan(settings) = task else { panic!("{task:?}") };
-            settings.planning.scope.target[0].clone()
+            settings.planning.scope.target_addresses[0].clone()
         });
         assert_eq!(found.as_deref(), meant, "{typed}");
     }
@@ -498,7 +498,9 @@ fn explain_reads_a_saved_plan_and_suggests_similar_names() {
     assert_eq!(json["row"]["address"], "ec2_instance.web[\"1\"]");
     let missing = run_command(&["explain", "web/apu", "--plan", &path]);
     assert_eq!(missing.exit, Exit::Failed);
-    assert!(missing.err.ends_with("  hint:  did you mean web/api?\n"), "{}", missing.err);
+    assert!(missing.err.contains("  hint:  did you mean web/api?\n"), "{}", missing.err);
+    let unread = "  hint:  the planned repository was not read: ";
+    assert!(missing.err.contains(unread), "{}", missing.err);
 }
 
 #[test]

@@ -40,10 +40,18 @@ pub(super) fn check(plan: &Plan, scope: &Scope, desired: &Desired) -> Result<(),
         pools.iter().any(|known| known == pool)
             || rows.any(|row| pool_of(row.address.as_str()) == pool)
     };
-    let Scope { target, exclude, replace, only: _, running: _ } = scope;
-    let targets = target.iter().filter(is_warned_of).map(|address| ("--target", address));
-    let replaced = replace.iter().filter(is_warned_of).map(|address| ("--replace", address));
-    let excluded = exclude.iter().filter(is_warned_of).filter(|address| !has_pool(address));
+    let Scope {
+        target_addresses,
+        excluded_addresses,
+        replaced_addresses,
+        changeable_nodes: _,
+        running_pods_only: _,
+    } = scope;
+    let targets = target_addresses.iter().filter(is_warned_of).map(|address| ("--target", address));
+    let replaced =
+        replaced_addresses.iter().filter(is_warned_of).map(|address| ("--replace", address));
+    let excluded =
+        excluded_addresses.iter().filter(is_warned_of).filter(|address| !has_pool(address));
     let excluded = excluded.map(|address| ("--exclude", address));
     let unknown: Vec<(&str, &String)> = targets.chain(replaced).chain(excluded).collect();
     if unknown.is_empty() {

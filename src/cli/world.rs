@@ -12,6 +12,7 @@ use super::world_choice::WorldChoice;
 use super::{Console, Exit, embedded, files};
 use crate::model::market::Market;
 use crate::model::observed::{ClusterIdentity, Observed, read_world};
+use crate::model::similar_name::most_similar;
 use crate::simulator::World;
 
 /// Observes `world` for the cluster of `repository`, and writes nothing. A missing embedded world is
@@ -96,8 +97,7 @@ fn read(path: &Path) -> Result<Observed, CliError> {
 
 /// Returns the world that a misspelled word means.
 fn meant_world(path: &Path) -> Option<&'static str> {
-    let typed = path.to_str()?;
-    ["live", "empty"].into_iter().find(|word| strsim::damerau_levenshtein(typed, word) <= 2)
+    most_similar(path.to_str()?, &["live", "empty"])
 }
 
 /// Refuses a world of another cluster than the declared one.

@@ -1,9 +1,12 @@
 //! Authorizes requests of operators. The cluster authenticates the operator and decides on the
 //! verb.
 //!
-//! This module knows the possible requests and the verb that each needs. Invariants: only requests
-//! that the cluster allowed by verb reach the controller; a token is sent to the cluster alone,
-//! never stored and never logged; if the cluster does not answer, the request is refused.
+//! This module knows the possible requests and the verb that each needs.
+//!
+//! Invariants:
+//! - Only requests that the cluster allowed by verb reach the controller.
+//! - A token is sent to the cluster alone, never stored and never logged.
+//! - If the cluster does not answer, the request is refused.
 
 use std::time::Duration;
 
@@ -169,8 +172,8 @@ async fn serve_requests_within(
     requests: mpsc::Sender<AuthorizedRequest>,
 ) {
     let pending = Mutex::new(pending);
-    let desk = || serve_worker(most, gate, &pending, &requests);
-    tokio::join!(desk(), desk(), desk(), desk());
+    let worker = || serve_worker(most, gate, &pending, &requests);
+    tokio::join!(worker(), worker(), worker(), worker());
 }
 
 async fn serve_worker(

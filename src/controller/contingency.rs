@@ -1,10 +1,15 @@
 //! Contingency of an approved plan: further launches that its approval covers.
 //!
-//! [`cover`] decides which launches of a later plan need no approval of their own. Invariants: only
-//! a plan that an operator approved by its digest and that was applied has a contingency; each of
-//! its launches is for pods that are pending now, of workloads that the approved plan places; what
-//! is used is never refunded, and persisted before the launch. A launch under a contingency has no
-//! contingency of its own. Every other gate applies as before. See ADR 0017.
+//! [`cover`] decides which launches of a later plan need no approval of their own.
+//!
+//! Invariants:
+//! - Only a plan that an operator approved by its digest and that was applied has a contingency.
+//! - Each of its launches is for pods that are pending now, of workloads that the approved plan
+//!   places.
+//! - What is used is never refunded, and persisted before the launch.
+//!
+//! A launch under a contingency has no contingency of its own. Every other gate applies as before.
+//! See ADR 0017.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -14,7 +14,7 @@ use crate::apply;
 use crate::apply::Receipt;
 use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
 use crate::model::commit::CommitOrigin;
-use crate::model::desired::{ControllerSettings, GuardSettings, PoolLimits, UnresolvedPolicy};
+use crate::model::desired::{ApplyConditions, ControllerSettings, PoolLimits, UnresolvedPolicy};
 use crate::model::ids::{Address, InstanceId, Namespace, NodeName, PoolName};
 use crate::model::observed::{CordonReason, Exclusion, Node, Observed, Pod};
 use crate::plan::Plan;
@@ -31,7 +31,7 @@ pub struct Revision {
     /// Settings of the controller.
     pub controller: ControllerSettings,
     /// Apply windows and guards.
-    pub guard: GuardSettings,
+    pub guard: ApplyConditions,
     /// `consolidateAfter` of each pool.
     pub consolidate_after: BTreeMap<PoolName, SignedDuration>,
     /// Number of errors in the repository.

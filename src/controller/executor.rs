@@ -1,9 +1,14 @@
 //! Runs effects through the ports, and feeds their results back as events.
 //!
-//! The executor decides nothing and holds only running effects. Invariants: signals take precedence
-//! over all other events, and a bounded number of them in a row starves nothing; every effect that
-//! calls a port ends in one event; an apply also reports its progress; nothing is written without a
-//! certain lease, except cordons of interrupted nodes while an apply holds it.
+//! The executor decides nothing and holds only running effects.
+//!
+//! Invariants:
+//! - Signals take precedence over all other events, and a bounded number of them in a row starves
+//!   nothing.
+//! - Every effect that calls a port ends in one event.
+//! - An apply also reports its progress.
+//! - Nothing is written without a certain lease, except cordons of interrupted nodes while an apply
+//!   holds it.
 
 mod node_writes;
 mod open_nodes;

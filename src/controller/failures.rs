@@ -97,10 +97,10 @@ impl ActionFailures {
     pub(super) fn record_event(&mut self, event: &Event, now: Timestamp) {
         if let Event::ApplyProgressed { event, .. } = event {
             self.record_apply_event(event, now);
-        } else if let Some((deed, of, error)) = action_outcome(event) {
+        } else if let Some((action, of, error)) = action_outcome(event) {
             match error {
-                Some(error) => self.record_failure(deed, of, &error.to_string(), now),
-                None => self.record_success(deed, of),
+                Some(error) => self.record_failure(action, of, &error.to_string(), now),
+                None => self.record_success(action, of),
             }
         }
     }
@@ -117,17 +117,17 @@ impl ActionFailures {
 
     pub(super) fn record_failure(
         &mut self,
-        deed: ControllerAction,
+        action: ControllerAction,
         of: &str,
         why: &str,
         now: Timestamp,
     ) {
-        let before = self.0.get(&deed).filter(|before| is_visible(before, now));
+        let before = self.0.get(&action).filter(|before| is_visible(before, now));
         let (since, times) = before.map_or((now, 0), |before| (before.since, before.count));
         let why = why.chars().take(REASON_CHARS_MAX).collect();
         let (of, times) = (of.to_owned(), times.saturating_add(1));
         self.0.insert(
-            deed,
+            action,
             ActionFailure {
                 object: of,
                 error: why,
@@ -140,9 +140,9 @@ impl ActionFailures {
 
     /// Forgets the failure of an object once the same action succeeds on it. Success on another
     /// object says nothing.
-    fn record_success(&mut self, deed: ControllerAction, of: &str) {
-        if self.0.get(&deed).is_some_and(|failure| failure.object == of) {
-            self.0.remove(&deed);
+    fn record_success(&mut self, action: ControllerAction, of: &str) {
+        if self.0.get(&action).is_some_and(|failure| failure.object == of) {
+            self.0.remove(&action);
         }
     }
 
@@ -154,7 +154,7 @@ impl ActionFailures {
     /// Returns the failures to show at `now`.
     pub(super) fn visible(&self, now: Timestamp) -> BTreeMap<ControllerAction, ActionFailure> {
         let visible = self.0.iter().filter(|(_, failure)| is_visible(failure, now));
-        visible.map(|(deed, failure)| (*deed, failure.clone())).collect()
+        visible.map(|(action, failure)| (*action, failure.clone())).collect()
     }
 }
 

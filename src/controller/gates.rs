@@ -1,9 +1,12 @@
 //! Gates: which changes of a plan may be applied now, and what blocks the others.
 //!
 //! [`evaluate_gates`] is the only decision point. It knows the plan, the settings and recent
-//! changes, and nothing about execution. Invariants: a blocked row is not started; a change group
-//! (rows that replace each other) is applied as a whole or not at all; a blocked row carries a
-//! typed reason with its numbers.
+//! changes, and nothing about execution.
+//!
+//! Invariants:
+//! - A blocked row is not started.
+//! - A change group (rows that replace each other) is applied as a whole or not at all.
+//! - A blocked row carries a typed reason with its numbers.
 
 mod budget_room;
 mod change_group;

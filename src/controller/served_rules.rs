@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::Revision;
 use crate::model::desired::{
-    AppliedBy, ApprovalRule, ControllerSettings, CountOrShare, GuardSettings, Mode, RateLimit,
+    AppliedBy, ApplyConditions, ApprovalRule, ControllerSettings, CountOrShare, Mode, RateLimit,
     TrustedKey, UnresolvedPolicy, Window,
 };
 use crate::model::ids::PoolName;
@@ -134,7 +134,7 @@ impl ServedRules {
             steer: _,
             queue: _,
         } = &revision.controller;
-        let GuardSettings { keys, approvals, windows, windows_origin: _ } = &revision.guard;
+        let ApplyConditions { keys, approvals, windows, windows_origin: _ } = &revision.guard;
         Self {
             mode: *mode,
             approval: *approval,
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn merge_of_rules_alone_accepts_them_unless_approvals_were_stricter() {
+    fn rules_are_accepted_unless_approvals_were_stricter() {
         let mut harness = ControllerHarness::started_without_mode();
         harness.step_at(10, Event::BranchRead(Ok(Arc::new(loose("2", "")))));
         assert_eq!(served(&harness), (Mode::Full, ApprovalRule::Merge, Vec::new()));

@@ -1,10 +1,15 @@
 //! The newest sealed state that this process knows. It protects against older states.
 //!
 //! Every user who may write the lease can put back an older state, whose seal is valid: one with an
-//! approval that was used, or without a suspension that came later. Invariants: times of seals
-//! increase; a state that is older than a known one never counts; a process that knows none accepts
-//! only decisions whose seal is at most [`SEAL_VALID_FOR`] old. A leader seals its state anew every
-//! [`RESEAL_EVERY`], so the state of a running leader is never that old. See ADR 19.
+//! approval that was used, or without a suspension that came later.
+//!
+//! Invariants:
+//! - Times of seals increase.
+//! - A state that is older than a known one never counts.
+//! - A process that knows none accepts only decisions whose seal is at most [`SEAL_VALID_FOR`] old.
+//!
+//! A leader seals its state anew every [`RESEAL_EVERY`], so the state of a running leader is never
+//! that old. See ADR 19.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -100,7 +105,7 @@ impl StateMemory {
     }
 
     /// Remembers the state of another leader, if it is newer than the known one.
-    pub(in crate::controller) fn witness(
+    pub(in crate::controller) fn remember_leader_state(
         &mut self,
         text: &str,
         keys: &StateKeys,
@@ -236,7 +241,7 @@ mod tests {
         memory.record_written(newer.clone(), seal);
         // The attack, in a process that has led, and in a standby that has observed the lease.
         let mut standby = StateMemory::default();
-        standby.witness(&sealed(&newer, 2), &keys(), LEASE, at(3));
+        standby.remember_leader_state(&sealed(&newer, 2), &keys(), LEASE, at(3));
         for memory in [&mut memory, &mut standby] {
             memory.begin_tenure();
             assert_eq!(memory.due(at(9_000)), None, "it was not read since");
@@ -278,7 +283,7 @@ mod tests {
         assert_eq!(load(&mut memory, Some(&text), minutes(600)), (permissive(), None));
         // A standby does not learn from an old seal.
         let mut standby = StateMemory::default();
-        standby.witness(&text, &keys(), LEASE, at(minutes(16)));
+        standby.remember_leader_state(&text, &keys(), LEASE, at(minutes(16)));
         let (_, problem) = load(&mut standby, Some(&text), minutes(16));
         assert_eq!(problem, Some(StateProblem::Outdated));
     }

@@ -1,9 +1,13 @@
 //! Writes the controller status to Kubernetes objects.
 //!
-//! This module decides which objects should exist, and writes them through a port. Invariants: only
-//! the leader writes; unchanged objects are not written again; a failure is retried and never stops
-//! the controller; unneeded objects are deleted, those of other processes once newer ones exist,
-//! and none because it is unreadable.
+//! This module decides which objects should exist, and writes them through a port.
+//!
+//! Invariants:
+//! - Only the leader writes.
+//! - Unchanged objects are not written again.
+//! - A failure is retried and never stops the controller.
+//! - Unneeded objects are deleted, those of other processes once newer ones exist, and none because
+//!   it is unreadable.
 
 mod recovered_history;
 

@@ -1,10 +1,10 @@
 //! Classifies a document: an object that is read, a source of unknown size, or not an input.
 
-use super::decode::{likely_typo_of, nearest};
 use super::object_meta::ObjectScope;
 use super::yaml::{YamlNode, YamlValue};
 use crate::model::expander_priorities::CONFIG_MAP;
 use crate::model::ids::WorkloadKind;
+use crate::model::similar_name::most_similar;
 
 use crate::model::desired::Generation;
 
@@ -247,7 +247,7 @@ pub(super) fn classify(root: &YamlNode<'_>) -> DocumentClass {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     if !group.contains('.') && !BUILT_IN.contains(&group) {
         // The API server has no such group, so a typo would remove a workload or a pool.
-        let near = nearest(group, &BUILT_IN);
+        let near = most_similar(group, &BUILT_IN);
         let meant = SERVED.iter().find(|served| served.kind == kind && Some(served.group) == near);
         if let Some(served) = meant.filter(|_| has_name(root)) {
             return unserved(kind, &self::api_version(group, version), served);
@@ -332,7 +332,7 @@ const KNOWN_GROUPS: [(&str, &[&str]); 3] = [
 /// a likely typo of such a group.
 fn unknown_kind(root: &YamlNode<'_>, group: &str, kind: &str) -> Option<DocumentClass> {
     let groups: Vec<&str> = KNOWN_GROUPS.iter().map(|(group, _)| *group).collect();
-    let meant = likely_typo_of(group, &groups)?;
+    let meant = most_similar(group, &groups)?;
     let (_, others) = KNOWN_GROUPS.iter().find(|(known, _)| *known == meant)?;
     let served = SERVED.iter().filter(|served| served.group == meant).map(|served| served.kind);
     let kinds: Vec<&str> = served.chain(others.iter().copied()).collect();
@@ -342,7 +342,7 @@ fn unknown_kind(root: &YamlNode<'_>, group: &str, kind: &str) -> Option<Document
     let (message, hint) = match (group == meant, is_known) {
         (true, false) => (
             format!("has kind `{shown_kind}`, which {group} does not have"),
-            nearest(kind, &kinds).map_or_else(
+            most_similar(kind, &kinds).map_or_else(
                 || format!("write one of: {}", kinds.join(", ")),
                 |near| format!("did you mean `{near}`?"),
             ),

@@ -5,9 +5,9 @@
 //! `None` for an absent value, and also for a wrong one after reporting the problem. Placeholders
 //! are replaced when a value is read: one without a value is an error only where the value matters.
 
-mod spelling;
+mod shortened;
 
-pub(super) use spelling::{likely_typo_of, nearest, shorten};
+pub(super) use shortened::shorten;
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -23,6 +23,7 @@ use crate::model::code::Code;
 use crate::model::desired::{Expiry, Problem, Severity};
 use crate::model::duration;
 use crate::model::ids::Origin;
+use crate::model::similar_name::most_similar;
 use crate::model::units::Quantity;
 
 /// The problems found so far.
@@ -424,7 +425,7 @@ impl<'a> Field<'a> {
             self.coded_error(
                 Code::InvalidChoice,
                 format_args!("is `{}`, not one of {}", shorten(&text), names.join(", ")),
-                nearest(&text, &names).map(|name| format!("write {name}")),
+                most_similar(&text, &names).map(|name| format!("write {name}")),
             );
         }
         found
@@ -545,7 +546,7 @@ impl<'a> FieldMap<'a> {
     /// error, because the intended value is missing; others are warnings.
     pub(super) fn finish_with_typo_check(&self) {
         for entry in self.unknown_entries() {
-            let is_typo = likely_typo_of(&entry.key, &self.known_keys.borrow()).is_some();
+            let is_typo = most_similar(&entry.key, &self.known_keys.borrow()).is_some();
             if is_typo {
                 self.field
                     .scope
@@ -568,7 +569,7 @@ impl<'a> FieldMap<'a> {
     fn report_unknown(&self, entry: &YamlEntry<'_>, severity: Severity) {
         let path = self.field.path.to_string();
         let place = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
-        let hint = nearest(&entry.key, &self.known_keys.borrow()).map_or_else(
+        let hint = most_similar(&entry.key, &self.known_keys.borrow()).map_or_else(
             || "remove it, or see which fields this version of the API has".to_owned(),
             |name| format!("did you mean `{name}`?"),
         );

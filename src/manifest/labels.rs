@@ -1,10 +1,11 @@
 //! Labels, selectors and expressions over labels.
 
-use super::decode::{Field, FieldMap, nearest, shorten};
+use super::decode::{Field, FieldMap, shorten};
 use crate::model::desired::Severity;
 use crate::model::ids::{LabelKey, LabelValue, Labels};
 use crate::model::pod::{Expression, Selector};
 use crate::model::requirement::{LabelSet, Operator, normalize_key};
+use crate::model::similar_name::most_similar;
 
 /// Maximum length of the name part of a label key, and of a label value.
 const NAME_MAX: usize = 63;
@@ -182,7 +183,7 @@ fn operator_of(field: &Field<'_>, allowed: &[Operator]) -> Option<Operator> {
     let names: Vec<&str> = known.map(|(name, _)| *name).collect();
     field.error(
         format_args!("is `{}`, not one of {}", shorten(&text), names.join(", ")),
-        nearest(&text, &names).map(|name| format!("write {name}")),
+        most_similar(&text, &names).map(|name| format!("write {name}")),
     );
     None
 }

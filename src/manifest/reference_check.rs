@@ -1,9 +1,10 @@
 //! Checks references between objects.
 
-use super::decode::{ProblemCollector, nearest};
+use super::decode::ProblemCollector;
 use crate::model::code::Code;
 use crate::model::desired::{Desired, Generation, Pool, Problem, Severity, Workload};
 use crate::model::ids::NodeClassName;
+use crate::model::similar_name::most_similar;
 
 /// Priority classes that every cluster has.
 const BUILT_IN_PRIORITIES: [&str; 2] = ["system-cluster-critical", "system-node-critical"];
@@ -30,7 +31,7 @@ fn check_pool(pool: &Pool, desired: &Desired, report: &ProblemCollector) {
         Generation::Eksctl => return,
     };
     let names: Vec<&str> = desired.node_classes.keys().map(NodeClassName::as_str).collect();
-    let hint = nearest(class.as_str(), &names).map_or_else(
+    let hint = most_similar(class.as_str(), &names).map_or_else(
         || format!("add the {class_kind} `{class}` to the repository"),
         |name| format!("did you mean `{name}`?"),
     );
@@ -79,7 +80,7 @@ fn missing(kind: &str, name: &str) -> String {
 }
 
 fn hint(kind: &str, name: &str, known: &[&str]) -> String {
-    nearest(name, known).map_or_else(
+    most_similar(name, known).map_or_else(
         || format!("add the {kind} `{name}` to the repository"),
         |name| format!("did you mean `{name}`?"),
     )

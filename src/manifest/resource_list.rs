@@ -1,7 +1,8 @@
 //! Resource lists: requests, limits, overhead.
 
-use super::decode::{Field, nearest, shorten};
+use super::decode::{Field, shorten};
 use crate::model::pod::{ContainerResources, ResourceList};
+use crate::model::similar_name::most_similar;
 use crate::model::units::{Quantity, ResourceName};
 
 /// Built-in resources of Kubernetes; others have a domain.
@@ -57,7 +58,7 @@ fn check_names(field: &Field<'_>) {
         if !known && !name.contains('/') {
             value.error(
                 format_args!("is an amount of `{}`, which is not a resource", shorten(name)),
-                nearest(name, &STANDARD).map_or_else(
+                most_similar(name, &STANDARD).map_or_else(
                     || "extended resources carry a domain, such as nvidia.com/gpu".to_owned(),
                     |name| format!("did you mean `{name}`?"),
                 ),

@@ -31,9 +31,9 @@ pub use instance_settings::{
 pub use learned_nodes::{FORMAT as LEARNED_FORMAT, LEARNED_FILE, LearnedNode, LearnedNodes};
 pub use node_group::{DISCOVERY_PREFIX, DISCOVERY_TAG, ExternalGroup, GroupKind, NodeGroup};
 pub use pool::{
-    AmiFamily, AutoModePool, Budget, Consolidation, Expiry, Generation, KubeletSettings,
-    MinValuesPolicy, NodeClass, NodeOverlay, Pool, PoolLimits, PoolRequirement, PriceChange,
-    ReservationTerm, ReservedAmount,
+    AmiFamily, AutoModePool, Budget, BudgetNodes, Consolidation, Expiry, Generation,
+    KubeletSettings, MinValuesPolicy, NodeClass, NodeOverlay, Pool, PoolLimits, PoolRequirement,
+    PriceChange, ReservationTerm, ReservedAmount,
 };
 pub use region_prices::{
     PRICE_CURRENCY, PRICE_FILE, PRICE_FILE_FORMAT, RegionPrices, check_price, is_price_list_version,
@@ -44,9 +44,9 @@ pub use render_request::{
 };
 pub use schedule::Schedule;
 pub use settings::{
-    AppliedBy, ApprovalRule, AssumedPods, Autoscaled, ClusterSettings, CommitmentKind,
-    ConsolidationSettings, ControllerSettings, CountOrShare, DeliverySettings, DemandSettings,
-    FLEET_FILE, FailureDomains, Fleet, GuardSettings, MaxShares, Mode, PricingCommitment,
+    AppliedBy, ApplyConditions, ApprovalRule, AssumedPods, Autoscaled, ClusterSettings,
+    CommitmentKind, ConsolidationSettings, ControllerSettings, CountOrShare, DeliverySettings,
+    DemandSettings, FLEET_FILE, FailureDomains, Fleet, MaxShares, Mode, PricingCommitment,
     RateLimit, Renderer, Signer, SignerKey, Source, TrustedKey, UnresolvedPolicy, Window,
     WorstCase, is_settings_file,
 };

@@ -21,8 +21,8 @@ use super::blocked::is_blocked;
 use super::canonical::hash;
 use super::digest::{digest, has_complete_digest};
 use super::wire::{
-    Action, Base, Contingency, Guard, JudgedBy, NodeTotals, Plan, ResourceChange, ResourceKind,
-    Summary,
+    Action, Base, Contingency, JudgedBy, NodeTotals, Plan, ResourceChange, ResourceKind, Summary,
+    TrustedRevision,
 };
 use crate::model::ids::{Address, ChangeId, Digest, PlanId};
 use applied_inputs::AppliedInputs;
@@ -125,7 +125,7 @@ fn plan_id_v2(plan: &Plan, digest: &Digest, source: PlanSource<'_>) -> PlanId {
         errored: bool,
         path: &'a str,
         world: &'a str,
-        guard: Option<&'a Guard>,
+        guard: Option<&'a TrustedRevision>,
         judged_by: &'a [JudgedBy],
         checks: Vec<(&'a str, &'a str)>,
         /// Prices and pods, which the digest leaves out.
@@ -270,7 +270,7 @@ mod tests {
             ("decider", |p| p.capacity.demand[0].decided_by = Decider::Removed),
             ("guard", |p| {
                 let (revision, commit) = ("main".to_owned(), None);
-                p.capacity.base.guard = Some(Guard { revision, commit, changed: false });
+                p.capacity.base.guard = Some(TrustedRevision { revision, commit, changed: false });
             }),
         ];
         let mut seen = BTreeSet::new();

@@ -1,6 +1,6 @@
 //! Plan files: writing, reading, and the errors of reading.
 //!
-//! This module handles the bytes of a plan, not their meaning. [`check`](super::check) verifies a
+//! This module handles the bytes of a plan, not their meaning. [`verify`](super::verify()) verifies a
 //! plan, and `apply` decides whether to apply it. Invariant: a plan that was read has a supported
 //! version, and the digest and identity of its own contents.
 

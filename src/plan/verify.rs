@@ -8,7 +8,7 @@
 //! of its quality. A plan without violations can be applied as it stands.
 //!
 //! Each file below has the rules of one concern. A new rule of Kubernetes needs one file and one
-//! line in [`check`].
+//! line in [`verify`].
 
 mod admission;
 mod alternatives;
@@ -93,7 +93,7 @@ impl fmt::Display for Violation {
 
 /// Returns every rule that `plan` breaks, in the order of concerns.
 #[must_use]
-pub fn check(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
+pub fn verify(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
     let context = CheckContext::new(plan, facts);
     let state = EndState::new(&context);
     let mut violations = Violations(Vec::new());

@@ -19,8 +19,8 @@ mod unchanged;
 mod values;
 
 pub use base::{
-    Base, BaseWorld, ComparedWorkload, Comparison, Condition, Guard, JudgedBy, Precondition,
-    RenderedRow, Wave, WaveStep,
+    Base, BaseWorld, ComparedWorkload, Comparison, Condition, JudgedBy, Precondition, RenderedRow,
+    TrustedRevision, Wave, WaveStep,
 };
 pub use cost::{
     CommitmentRow, Committed, ConsolidationPotential, Cost, CostBreakdown, CostRange, CostRow,

@@ -6,6 +6,7 @@
 
 mod action_reason;
 mod address;
+mod existing_row;
 mod fargate;
 mod groups;
 mod pod_rules;

@@ -70,7 +70,11 @@ fn running_scope_plans_for_existing_pods_only() {
     let mut scenario = workshop();
     scenario.scale(5);
     scenario.carry_out(&scenario.solve());
-    let scope = || Scope { only: Some(BTreeSet::new()), running: true, ..Scope::default() };
+    let scope = || Scope {
+        changeable_nodes: Some(BTreeSet::new()),
+        running_pods_only: true,
+        ..Scope::default()
+    };
     let adds = |scenario: &Scenario| scenario.plan_within(scope()).summary.add;
     scenario.scale(40);
     assert!(scenario.plan().summary.add > 0);
@@ -92,7 +96,10 @@ fn running_scope_plans_for_existing_pods_only() {
     assert!(plan.summary.add > 0 && plan.summary.destroy == 0, "{:?}", plan.summary);
     let placed: u32 = plan.capacity.placements.iter().map(|row| row.pods).sum();
     assert!(placed >= 30, "{placed}");
-    let inputs = Inputs { scope: Scope { running: true, ..Scope::default() }, ..scenario.inputs() };
+    let inputs = Inputs {
+        scope: Scope { running_pods_only: true, ..Scope::default() },
+        ..scenario.inputs()
+    };
     let revalidated = crate::planner::revalidate(&inputs, &plan);
     assert!(
         revalidated.missing.is_empty() && revalidated.dropped.is_empty(),
@@ -165,10 +172,10 @@ fn excluded_node_is_retained_and_plan_is_partial() {
     let all = scenario.plan();
     let address = all.resource_changes[0].address.to_string();
     assert_eq!(all.summary.destroy, 1);
-    let scope = Scope { exclude: vec![address.clone()], ..Scope::default() };
+    let scope = Scope { excluded_addresses: vec![address.clone()], ..Scope::default() };
     let limited = scenario.plan_within(scope);
     assert_eq!((limited.summary.destroy, limited.complete), (0, false));
-    let scope = Scope { target: vec![address], ..Scope::default() };
+    let scope = Scope { target_addresses: vec![address], ..Scope::default() };
     assert_eq!(scenario.plan_within(scope).summary.destroy, 1);
 }
 
@@ -177,8 +184,27 @@ fn excluded_launch_leaves_its_pods_unschedulable() {
     let mut scenario = workshop();
     scenario.scale(5);
     let address = scenario.plan().resource_changes[0].address.to_string();
-    let limited = scenario.plan_within(Scope { exclude: vec![address], ..Scope::default() });
+    let limited =
+        scenario.plan_within(Scope { excluded_addresses: vec![address], ..Scope::default() });
     assert_eq!((limited.summary.add, limited.capacity.pods.unschedulable), (0, 5));
+}
+
+#[test]
+fn node_without_a_decision_is_an_error_of_the_plan() {
+    let mut scenario = workshop();
+    scenario.scale(1);
+    scenario.carry_out(&scenario.solve());
+    let (inputs, demand, mut solution) = (scenario.inputs(), scenario.demand(), scenario.solve());
+    let finished = |solution: &Solution| {
+        let plan = assemble_plan(&inputs, &demand, solution);
+        finish(&inputs, &demand, plan)
+    };
+    assert!(!finished(&solution).errored);
+    solution.target.keeps.clear();
+    let plan = finished(&solution);
+    assert!(plan.errored && !plan.applyable && plan.resource_changes.is_empty());
+    let is_about_rows = |row: &Diagnostic| row.message.contains("observed/rows");
+    assert!(plan.capacity.diagnostics.iter().any(is_about_rows), "{:?}", plan.capacity.diagnostics);
 }
 
 #[test]
@@ -188,8 +214,10 @@ fn excluding_the_first_launch_keeps_other_keys() {
     let all = scenario.plan();
     let addresses: Vec<_> = all.resource_changes.iter().map(|row| row.address.clone()).collect();
     assert_eq!(addresses.len(), 3);
-    let limited =
-        scenario.plan_within(Scope { exclude: vec![addresses[0].to_string()], ..Scope::default() });
+    let limited = scenario.plan_within(Scope {
+        excluded_addresses: vec![addresses[0].to_string()],
+        ..Scope::default()
+    });
     let left = limited.resource_changes.iter().map(|row| row.address.clone());
     assert_eq!(left.collect::<Vec<_>>(), addresses[1..]);
 }
@@ -203,7 +231,8 @@ fn plan_without_some_launches_has_no_contingency() {
     let contingency = all.capacity.placement.contingency.as_ref().expect("it is steered");
     assert_eq!((contingency.nodes, contingency.pods), (1, 1));
     let address = all.resource_changes[0].address.to_string();
-    let limited = scenario.plan_within(Scope { exclude: vec![address], ..Scope::default() });
+    let limited =
+        scenario.plan_within(Scope { excluded_addresses: vec![address], ..Scope::default() });
     assert_eq!((limited.summary.add, limited.capacity.placement.contingency), (2, None));
     // Nothing to launch: nothing further either.
     scenario.step(3);
@@ -218,7 +247,8 @@ fn unschedulable_pods_of_a_workload_have_one_row() {
     scenario.desired.pools.get_mut("default").expect("declared").limits.nodes = Some(1);
     let first = scenario.plan();
     let address = first.resource_changes[0].address.to_string();
-    let limited = scenario.plan_within(Scope { exclude: vec![address], ..Scope::default() });
+    let limited =
+        scenario.plan_within(Scope { excluded_addresses: vec![address], ..Scope::default() });
     let [row] = limited.capacity.unschedulable.as_slice() else { panic!("{limited:#?}") };
     let reasons: Vec<&str> = row.reasons.iter().map(|reason| reason.reason.as_str()).collect();
     assert_eq!((row.pods, reasons), (3, vec!["limit-reached", "left-out"]));
@@ -323,7 +353,8 @@ fn requested_replacement_keeps_its_address() {
     let mut scenario = workshop();
     scenario.step(5);
     let address = scenario.plan().resource_changes[0].address.to_string();
-    let plan = scenario.plan_within(Scope { replace: vec![address.clone()], ..Scope::default() });
+    let plan = scenario
+        .plan_within(Scope { replaced_addresses: vec![address.clone()], ..Scope::default() });
     assert_eq!((plan.summary.add, plan.summary.destroy, plan.summary.replace), (1, 1, 1));
     assert_eq!(plan.resource_changes[0].address.as_str(), address);
     assert_eq!(plan.resource_changes[0].action_reason.as_deref(), Some("replace_by_request"));
@@ -338,7 +369,7 @@ fn replaced_node_that_ended_is_a_note() {
     let id = row.change.before.and_then(|node| node.instance_id).expect("an instance");
     let by_id = format!("ec2_instance.default[\"{id}\"]");
     let replace = vec![address.clone(), by_id.clone(), format!("{address}x")];
-    let replaces = Scope { replace, ..Scope::default() };
+    let replaces = Scope { replaced_addresses: replace, ..Scope::default() };
     scenario.scale(0);
     scenario.observed.nodes.clear();
     scenario.observed.pods.clear();

@@ -10,9 +10,15 @@ use crate::plan::wire::{Diagnostic, ResourceKind};
 /// Returns a warning for each address of the scope without a matching row, which is most likely a
 /// typing error. A node that has ended already is a note: an earlier run may have replaced it.
 pub(super) fn diagnostics(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
-    let Scope { target, exclude, replace, only: _, running: _ } = &inputs.scope;
+    let Scope {
+        target_addresses,
+        excluded_addresses,
+        replaced_addresses,
+        changeable_nodes: _,
+        running_pods_only: _,
+    } = &inputs.scope;
     let has = |pattern: &String| {
-        let scope = Scope { target: vec![pattern.clone()], ..Scope::default() };
+        let scope = Scope { target_addresses: vec![pattern.clone()], ..Scope::default() };
         plan.resource_changes.iter().any(|row| scope.allows(&row.address))
     };
     let has_node = |address: &String| {
@@ -35,11 +41,11 @@ pub(super) fn diagnostics(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
         ),
         None => unmatched(address, what),
     };
-    let targets = target.iter().filter(is_unmatched);
+    let targets = target_addresses.iter().filter(is_unmatched);
     let targets = targets.map(|it| of_changed(it, "is targeted, and no row has this address"));
-    let excluded = exclude.iter().filter(is_unmatched);
+    let excluded = excluded_addresses.iter().filter(is_unmatched);
     let excluded = excluded.map(|it| unmatched(it, "is excluded, and no row has this address"));
-    let replaced = replace.iter().filter(|address| !has_node(address));
+    let replaced = replaced_addresses.iter().filter(|address| !has_node(address));
     let replaced =
         replaced.map(|it| of_changed(it, "is to be replaced, and no node has this address"));
     targets.chain(excluded).chain(replaced).collect()

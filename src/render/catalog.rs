@@ -129,9 +129,9 @@ pub fn types_text(rows: &[TypeRow<'_>], catalog: &Catalog, style: &TextStyle) ->
 }
 
 fn price_note(prices: &PriceSource) -> StyledText {
-    let PriceSource { source, region, date, stand_in } = prices;
-    let stand_in = if *stand_in { ", standing in for this region's" } else { "" };
-    StyledText::new(&format!("Prices: {source} of {region}, {date}{stand_in}."), Tone::Faint)
+    let PriceSource { source, region, date, is_other_region } = prices;
+    let note = if *is_other_region { ", standing in for this region's" } else { "" };
+    StyledText::new(&format!("Prices: {source} of {region}, {date}{note}."), Tone::Faint)
 }
 
 fn type_cells(row: &TypeRow<'_>, region: &Region) -> Vec<StyledText> {

@@ -39,7 +39,7 @@ pub(super) fn write(page: &mut TextPage, plan: &Plan, verbosity: Verbosity) {
             tally(page, plan);
             // A price of another region or an estimate is no detail.
             let cost = &plan.capacity.cost;
-            if cost.prices.stand_in || cost.estimated > 0 || cost.unpriced > 0 {
+            if cost.prices.is_other_region || cost.estimated > 0 || cost.unpriced > 0 {
                 prices(page, plan);
             }
         }
@@ -304,7 +304,7 @@ fn prices(page: &mut TextPage, plan: &Plan) {
     let cost = &plan.capacity.cost;
     let prices = &cost.prices;
     let mut notes = vec![format!("{} of {}, {}", prices.source, prices.region, prices.date)];
-    if prices.stand_in {
+    if prices.is_other_region {
         let region = &plan.capacity.base.world.cluster.region;
         notes.push(format!("standing in for {region}, where prices may differ"));
     }

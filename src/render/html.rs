@@ -1,9 +1,12 @@
 //! A plan as one self-contained HTML page: no network, no other file, and no script for essential
 //! content.
 //!
-//! This module knows the wire form and HTML. Invariants: outside text is escaped; the content
-//! security policy allows only the embedded style and script; the page stays small, because equal
-//! nodes of a large fleet share a line.
+//! This module knows the wire form and HTML.
+//!
+//! Invariants:
+//! - Outside text is escaped.
+//! - The content security policy allows only the embedded style and script.
+//! - The page stays small, because equal nodes of a large fleet share a line.
 
 mod attention;
 mod chart;

@@ -1,8 +1,12 @@
 //! A plan as one Markdown comment of bounded length.
 //!
-//! This module knows the wire form and the dialect of GitHub. Invariants: the text never exceeds
-//! its budget; removals are always visible, as rows or groups, and never folded; outside text is
-//! escaped; the last line is the one that Terraform tools look for.
+//! This module knows the wire form and the dialect of GitHub.
+//!
+//! Invariants:
+//! - The text never exceeds its budget.
+//! - Removals are always visible, as rows or groups, and never folded.
+//! - Outside text is escaped.
+//! - The last line is the one that Terraform tools look for.
 
 mod escape;
 mod row_groups;

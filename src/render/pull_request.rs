@@ -1,10 +1,13 @@
 //! Pull request output of a plan: one comment that is kept up to date, a commit status, and the
 //! summary and outputs of a job.
 //!
-//! This module knows the wire form, its views and the port of forges, and no HTTP. Invariants: one
-//! comment per cluster, never split, at most [`COMMENT_CHARS_MAX`] characters; its first line is
-//! machine-readable, and outside text can neither end that line nor start another one; after an
-//! apply the same comment shows the receipt.
+//! This module knows the wire form, its views and the port of forges, and no HTTP.
+//!
+//! Invariants:
+//! - One comment per cluster, never split, at most [`COMMENT_CHARS_MAX`] characters.
+//! - Its first line is machine-readable, and outside text can neither end that line nor start
+//!   another one.
+//! - After an apply the same comment shows the receipt.
 
 mod outputs;
 mod syntax;

@@ -4,14 +4,18 @@
 //! Source: <https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html>.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::text_page::escape;
 use crate::model::code::Code;
 use crate::model::desired::{Problem, Severity};
 use crate::model::ids::Origin;
+
+/// Bytes that are escaped in a path.
+const URI_ESCAPED: AsciiSet =
+    NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 const HOME: &str = "https://github.com/fleetwright/fleetwright";
@@ -100,15 +104,7 @@ fn location(origin: &Origin, below: &str) -> Value {
 
 /// Returns a path as a relative URI.
 fn uri(path: &str) -> String {
-    let mut uri = String::with_capacity(path.len());
-    for byte in path.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            uri.push(char::from(byte));
-        } else {
-            let _ = write!(uri, "%{byte:02X}");
-        }
-    }
-    uri
+    utf8_percent_encode(path, &URI_ESCAPED).to_string()
 }
 
 #[cfg(test)]

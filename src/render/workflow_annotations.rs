@@ -1,9 +1,13 @@
 //! A plan as annotations of a GitHub workflow. Each annotation points to the manifest line that
 //! causes a change, so that it appears in the diff of the pull request.
 //!
-//! This module knows the wire form and the syntax of workflow commands. Invariants: outside text
-//! cannot end or begin a command; at most ten annotations of a level are written, most severe
-//! first, because GitHub drops the rest silently; the rest is counted.
+//! This module knows the wire form and the syntax of workflow commands.
+//!
+//! Invariants:
+//! - Outside text cannot end or begin a command.
+//! - At most ten annotations of a level are written, most severe first, because GitHub drops the
+//!   rest silently.
+//! - The rest is counted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,10 +1,14 @@
 //! HTTP server: health, metrics, page and event stream.
 //!
 //! The server has its own thread, so that it answers while the controller plans. It decides nothing
-//! and reads only the published status. Invariants: all paths except two are read-only; operator
-//! requests go to [authorization](crate::controller::authorization) with the token of the operator,
-//! and webhooks are signed hints; other paths need no credentials, so no secret may be shown; slow
-//! event streams skip versions.
+//! and reads only the published status.
+//!
+//! Invariants:
+//! - All paths except two are read-only.
+//! - Operator requests go to [authorization](crate::controller::authorization) with the token of
+//!   the operator, and webhooks are signed hints.
+//! - Other paths need no credentials, so no secret may be shown.
+//! - Slow event streams skip versions.
 
 mod request_form;
 mod routes;
@@ -96,7 +100,9 @@ impl RouteSet {
 impl PageSource {
     fn kind(&self) -> PageKind {
         match self {
-            Self::Controller(asked) => PageKind::Controller { takes_requests: asked.is_some() },
+            Self::Controller(requests) => {
+                PageKind::Controller { takes_requests: requests.is_some() }
+            }
             Self::Preview => PageKind::Preview,
         }
     }
@@ -152,28 +158,28 @@ impl Drop for HttpServer {
 ///
 /// # Errors
 /// If the address cannot be bound.
-pub fn listen(address: SocketAddr, site: ServerConfig) -> io::Result<HttpServer> {
+pub fn listen(address: SocketAddr, config: ServerConfig) -> io::Result<HttpServer> {
     let bound = Bound::bind(address)?;
     bound.set_nonblocking(true)?;
     let address = bound.local_addr()?;
     let (stop, stopped) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let thread = std::thread::Builder::new().name("listen".to_owned()).spawn(move || {
-        runtime.block_on(crate::adapters::http::run_local(serve(bound, site, stopped)));
+        runtime.block_on(crate::adapters::http::run_local(serve(bound, config, stopped)));
     })?;
     Ok(HttpServer { address, stop: Some(stop), thread: Some(thread) })
 }
 
-async fn serve(bound: Bound, site: ServerConfig, stopped: oneshot::Receiver<()>) {
+async fn serve(bound: Bound, config: ServerConfig, stopped: oneshot::Receiver<()>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(bound) else { return };
     let address = listener.local_addr();
     let is_local = address.as_ref().is_ok_and(|address| address.ip().is_loopback());
     let port = address.map_or(0, |address| address.port());
     let seen = Rc::new(Cell::new(Instant::now()));
-    tokio::task::spawn_local(track_publications(site.status.clone(), Rc::clone(&seen)));
+    tokio::task::spawn_local(track_publications(config.status.clone(), Rc::clone(&seen)));
     let known = RefCell::default();
     let state = Rc::new(ServerState {
-        config: site,
+        config,
         is_loopback: is_local,
         port,
         event_streams: Arc::default(),
@@ -214,9 +220,9 @@ impl ServerState {
     /// Opens an event stream; returns `None` if too many are open.
     fn event_stream(&self) -> Option<mpsc::Receiver<Bytes>> {
         let place = StreamPermit::take(&self.event_streams)?;
-        let (sender, news) = mpsc::channel(1);
+        let (sender, events) = mpsc::channel(1);
         tokio::task::spawn_local(send_events(self.config.status.clone(), sender, place));
-        Some(news)
+        Some(events)
     }
 }
 
@@ -250,8 +256,8 @@ async fn send_events(
             return;
         }
         line = tokio::select! {
-            news = reader.changed() => {
-                if news.is_err() {
+            changed = reader.changed() => {
+                if changed.is_err() {
                     return;
                 }
                 tokio::time::sleep(EVENT_INTERVAL).await;

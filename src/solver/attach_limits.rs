@@ -86,8 +86,8 @@ impl<'a> VolumeLimits<'a> {
     }
 
     /// Adds the limits to the room of existing nodes.
-    pub(super) fn limit_standing(&self, standing: &mut [ExistingNode]) {
-        for node in standing {
+    pub(super) fn limit_existing(&self, existing: &mut [ExistingNode]) {
+        for node in existing {
             let reported = self.observed.storage.attach_limits.get(&node.name);
             let instance_type = type_of(&node.labels);
             for driver in &self.drivers {

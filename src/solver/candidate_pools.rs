@@ -32,9 +32,9 @@ pub(super) fn candidate_pools<'a>(supply: &OfferInput<'a>, shapes: &[&PodShape])
     if supply.desired.pools.len() <= FEW_POOLS {
         return all.collect();
     }
-    let standing = standing_pools(supply);
+    let existing = existing_pools(supply);
     let is_special = |pool: &Pool| {
-        standing.contains(pool.name.as_str())
+        existing.contains(pool.name.as_str())
             || pool.replicas.is_some()
             || supply.desired.node_groups.contains_key(&pool.name)
     };
@@ -65,7 +65,7 @@ pub(super) fn candidate_pools<'a>(supply: &OfferInput<'a>, shapes: &[&PodShape])
 }
 
 /// Returns the names of pools that have nodes or instances.
-fn standing_pools<'a>(supply: &OfferInput<'a>) -> BTreeSet<&'a str> {
+fn existing_pools<'a>(supply: &OfferInput<'a>) -> BTreeSet<&'a str> {
     let keys = [key::NODEPOOL, key::PROVISIONER];
     let nodes = supply.observed.nodes.values();
     let labels = nodes.flat_map(|node| keys.iter().filter_map(|key| node.labels.get(*key)));

@@ -67,7 +67,7 @@ impl Strategy for Consolidation {
         let first_scope =
             if is_every_move_worth_it { Scope::WithinBudgets } else { Scope::WithoutMoves };
         let unmoved = search.improve_to_end(current.fleet, first_scope).fleet;
-        let (fleet, scope) = if search.is_near_fresh_fleet(&unmoved) {
+        let (fleet, scope) = if search.decline_if_near_fresh_fleet(&unmoved) {
             (unmoved, Scope::WithoutMoves)
         } else {
             let improved = search.improve_to_end(unmoved.clone(), Scope::WithinBudgets);
@@ -169,9 +169,9 @@ impl ConsolidationSearch<'_, '_> {
     }
 
     /// Returns true if a fleet built anew, without the nodes that may be removed, would not save the
-    /// minimum share of the fleet's price. A plan from nothing buys room for every order in which its
+    /// minimum share of the fleet's price. Then records the nodes as declined. A plan from nothing buys room for every order in which its
     /// pods may arrive. Once they run, this room looks superfluous, and the next arrivals need it.
-    fn is_near_fresh_fleet(&mut self, fleet: &VerifiedFleet) -> bool {
+    fn decline_if_near_fresh_fleet(&mut self, fleet: &VerifiedFleet) -> bool {
         let existing = self.problem.existing;
         let is_replaceable = |i: &usize| {
             fleet.layout.retained[*i]
@@ -195,9 +195,9 @@ impl ConsolidationSearch<'_, '_> {
         let mut saving = price - layout.price;
         if saving >= needed {
             // All pods of a fleet built anew are pending, so that all of them are nominated.
-            self.simulation.nominates_evicted_pods = true;
-            let fresh = repair_trial(self.simulation, &layout, &mut WorkBudget::unlimited());
-            self.simulation.nominates_evicted_pods = false;
+            let fresh = self.simulation.while_nominating_evicted_pods(|simulation| {
+                repair_trial(simulation, &layout, &mut WorkBudget::unlimited())
+            });
             saving = price - fresh.layout.price;
         }
         // A much more expensive fleet shows nothing: its offerings cost more than those that run.

@@ -22,9 +22,9 @@ pub(super) const STEERED_MILLI_PERCENT: u32 = 3_000;
 const WHOLE: u64 = 100_000;
 
 /// Returns the contingency of a fleet with nominated pods: a share of the launched nodes of each
-/// pool, at least one, at the price of the dearest that the limits of the pool allow.
+/// pool, at least one, at the highest price that the limits of the pool allow.
 pub(super) fn for_steered(problem: &Problem, fleet: &VerifiedFleet) -> Option<Contingency> {
-    let opened = &fleet.layout.packing.opened;
+    let new_nodes = &fleet.layout.packing.new_nodes;
     let mut limits = problem.limits_after(&fleet.layout);
     let mut by_pool: BTreeMap<&PoolName, Vec<usize>> = BTreeMap::new();
     for (index, offer) in fleet.offers.iter().enumerate() {
@@ -36,9 +36,9 @@ pub(super) fn for_steered(problem: &Problem, fleet: &VerifiedFleet) -> Option<Co
         let price = |index: &usize| problem.offers[fleet.offers[*index]].node.price;
         nodes.sort_by_key(|index| (std::cmp::Reverse(price(index)), *index));
         for _ in 0..at_least_one(nodes.len(), share) {
-            let is_allowed = |index: &&usize| limits.allows(opened[**index].offer_class);
+            let is_allowed = |index: &&usize| limits.allows(new_nodes[**index].offer_class);
             let Some(node) = nodes.iter().find(is_allowed) else { break };
-            limits.add_node(opened[*node].offer_class);
+            limits.add_node(new_nodes[*node].offer_class);
             chosen.push(fleet.offers[*node]);
         }
     }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::disruption_budget::DisruptionBudgets;
 use super::existing_node::ExistingNode;
 use super::failure_domains::{FailureDomainLimits, PlacementMap};
-use super::greedy_packing::{OpenedNode, Packing};
+use super::greedy_packing::{PackedNode, Packing};
 use super::initial_fleet::initial_fleet;
 use super::layout::{Layout, PodsByClass};
 use super::limits::RemainingLimits;
@@ -189,7 +189,8 @@ impl<'a> Passes<'a> {
             let next = self.model(&groups, &existing);
             let better = self.pass(&groups, &existing, &next);
             let layout = &better.fleet.layout;
-            if layout.retained.iter().all(|retained| *retained) && layout.packing.opened.is_empty()
+            if layout.retained.iter().all(|retained| *retained)
+                && layout.packing.new_nodes.is_empty()
             {
                 break;
             }
@@ -465,12 +466,12 @@ impl<'a> Passes<'a> {
             later.placements.iter().map(|(group, on)| (*group, of_group(on))).collect();
         // Running pods decide which offers are equal, so columns are looked up again.
         let column = |offer: &usize| model.class_of_offer[*offer];
-        let opened = offers.iter().map(|offer| OpenedNode {
+        let new_nodes = offers.iter().map(|offer| PackedNode {
             offer_class: column(offer),
             pods: PodsByClass::new(),
             offer: Some(*offer),
         });
-        let packing = Packing { opened: opened.collect(), left: Vec::new() };
+        let packing = Packing { new_nodes: new_nodes.collect(), left: Vec::new() };
         let mut layout = Layout {
             pods_on: vec![PodsByClass::new(); retained.len()],
             staying: vec![PodsByClass::new(); retained.len()],

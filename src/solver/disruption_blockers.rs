@@ -9,15 +9,17 @@
 use jiff::Timestamp;
 
 use crate::demand::PodGroup;
-use crate::model::desired::{Budget, Desired, DisruptionBudget, Pool, pods_to_keep};
+use crate::model::desired::{Budget, BudgetNodes, Desired, DisruptionBudget, Pool, pods_to_keep};
 
 /// Returns true if an active budget of the pool allows no disruption for this reason.
 pub(super) fn is_disruption_blocked(pool: &Pool, reason: &str, at: Timestamp) -> bool {
     let concerns = |budget: &&Budget| {
         budget.reasons.is_empty() || budget.reasons.iter().any(|named| named == reason)
     };
-    let none = |budget: &Budget| budget.nodes.trim_end_matches('%').trim() == "0";
-    pool.budgets.iter().filter(concerns).any(|budget| none(budget) && is_budget_active(budget, at))
+    let is_zero =
+        |budget: &&Budget| matches!(budget.nodes, BudgetNodes::Count(0) | BudgetNodes::Percent(0));
+    let mut zero = pool.budgets.iter().filter(concerns).filter(is_zero);
+    zero.any(|budget| is_budget_active(budget, at))
 }
 
 /// Returns true if a budget is active: always, or for its duration from each scheduled start.
@@ -66,7 +68,7 @@ mod tests {
 
     fn budget(nodes: &str, reasons: &[&str], schedule: Option<(&str, i64)>) -> Budget {
         Budget {
-            nodes: nodes.to_owned(),
+            nodes: BudgetNodes::parse(nodes).expect("a budget"),
             reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
             schedule: schedule.and_then(|(text, _)| Schedule::parse(text)),
             duration: schedule.map(|(_, hours)| SignedDuration::from_hours(hours)),
@@ -80,6 +82,7 @@ mod tests {
         let cases = [
             ("0", &always, None, "2026-11-01T12:00:00Z", true),
             ("0%", &always, None, "2026-11-01T12:00:00Z", true),
+            ("00", &always, None, "2026-11-01T12:00:00Z", true),
             ("10%", &always, None, "2026-11-01T12:00:00Z", false),
             ("1", &always, None, "2026-11-01T12:00:00Z", false),
             ("0", &drifted, None, "2026-11-01T12:00:00Z", false),

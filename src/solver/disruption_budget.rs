@@ -18,7 +18,7 @@ use super::existing_node::ExistingNode;
 use super::node_disposition::NodeDisposition;
 use super::scheduling_runs::occupied_nodes;
 use crate::demand::PodGroup;
-use crate::model::desired::{Budget, Desired, Expiry, Pool};
+use crate::model::desired::{Budget, BudgetNodes, Desired, Expiry, Pool};
 use crate::model::ids::{InstanceId, NodeName, PoolName};
 use crate::model::observed::{Node, Observed};
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
@@ -297,10 +297,10 @@ fn count_pool_nodes(observed: &Observed, pool: &PoolName) -> (usize, usize) {
 /// Returns the disruptions that a budget allows for these numbers of nodes and unavailable nodes. A
 /// percentage is rounded up.
 fn allowed_disruptions(budget: &Budget, nodes: usize, unavailable: usize) -> usize {
-    let number = |text: &str| text.trim().parse::<usize>().unwrap_or(0);
-    let most = match budget.nodes.strip_suffix('%') {
-        Some(share) => nodes.saturating_mul(number(share)).div_ceil(100),
-        None => number(&budget.nodes),
+    let number = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+    let most = match budget.nodes {
+        BudgetNodes::Count(most) => number(most),
+        BudgetNodes::Percent(share) => nodes.saturating_mul(number(share)).div_ceil(100),
     };
     most.saturating_sub(unavailable)
 }
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn percentage_rounds_up_and_unready_nodes_count() {
         let budget = |nodes: &str| Budget {
-            nodes: nodes.to_owned(),
+            nodes: BudgetNodes::parse(nodes).expect("a budget"),
             reasons: Vec::new(),
             schedule: None,
             duration: None,

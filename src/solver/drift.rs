@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn manual_taints_and_tags_are_reported_and_cluster_taints_are_not() {
+    fn manual_taints_and_tags_are_drift_and_cluster_taints_are_not() {
         assert_eq!(drift_with(&|_, _, _, _| ()), []);
         assert_eq!(
             drift_with(&|_, _, pool, _| pool.taints.push(no_schedule("team", ""))),
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn manual_labels_are_reported_unless_user_data_or_a_controller_may_set_them() {
+    fn manual_labels_are_drift_unless_another_writer_may_set_them() {
         let ops = label("ops", "x");
         let set = |node: &mut Node| node.labels.extend([ops.clone()]);
         assert_eq!(

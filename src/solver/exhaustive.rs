@@ -4,7 +4,7 @@
 //! The first fleet that passes is the cheapest one of the undominated offer classes, as far as the
 //! list goes. The length of the list and the number of simulations are limited by counts.
 
-use super::greedy_packing::{OpenedNode, Packing};
+use super::greedy_packing::{PackedNode, Packing};
 use super::layout::{Layout, PodsByClass};
 use super::problem::VerifiedFleet;
 use super::repair::Repair;
@@ -34,7 +34,7 @@ pub(super) fn search_few_pods(
     let model = problem.model;
     let wanted = layout.pods_on_new_nodes();
     let pods: u32 = wanted.iter().sum();
-    let Some(first) = layout.packing.opened.first() else { return settled };
+    let Some(first) = layout.packing.new_nodes.first() else { return settled };
     if pods > PODS_MAX || layout.packing.left_over() > 0 || problem.settings.steer {
         return settled;
     }
@@ -83,12 +83,12 @@ fn simulate_fleet(
 ) -> Option<VerifiedFleet> {
     let problem = repair.simulation.problem;
     let model = problem.model;
-    let opened = offer_classes.map(|offer_class| OpenedNode {
+    let new_nodes = offer_classes.map(|offer_class| PackedNode {
         offer_class,
         pods: PodsByClass::new(),
         offer: None,
     });
-    let packing = Packing { opened: opened.collect(), left: layout.packing.left.clone() };
+    let packing = Packing { new_nodes: new_nodes.collect(), left: layout.packing.left.clone() };
     let price = rest + packing.price(model);
     let layout = Layout { packing, price, ..layout.clone() };
     if !problem.is_within_limits(&layout) {

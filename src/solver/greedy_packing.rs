@@ -24,7 +24,7 @@ const SHAPED_CLASSES_MAX: usize = 96;
 
 /// A new node and its pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct OpenedNode {
+pub(super) struct PackedNode {
     /// Index of the offer class.
     pub offer_class: usize,
     pub pods: BTreeMap<usize, u32>,
@@ -35,7 +35,7 @@ pub(super) struct OpenedNode {
 /// New nodes and the pods that remain.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Packing {
-    pub opened: Vec<OpenedNode>,
+    pub new_nodes: Vec<PackedNode>,
     /// Pods by class that no node holds.
     pub left: Vec<u32>,
 }
@@ -43,7 +43,7 @@ pub(super) struct Packing {
 impl Packing {
     /// Returns the price per hour of the nodes.
     pub(super) fn price(&self, model: &PackingModel) -> MicroUsd {
-        self.opened.iter().map(|node| model.offer_classes[node.offer_class].price).sum()
+        self.new_nodes.iter().map(|node| model.offer_classes[node.offer_class].price).sum()
     }
 
     /// Returns the number of remaining pods.
@@ -86,7 +86,7 @@ pub(super) fn pack_greedily(
     let mut limits = limits.clone();
     let beyond = beyond_one_node(model, wanted);
     let left = wanted.iter().zip(&beyond).map(|(wanted, beyond)| wanted - beyond).collect();
-    let mut packing = Packing { opened: Vec::new(), left };
+    let mut packing = Packing { new_nodes: Vec::new(), left };
     let mut weights: Vec<u32> =
         model.offer_classes.iter().map(|offer_class| offer_class.weight).collect();
     weights.sort_unstable_by(|a, b| b.cmp(a));
@@ -155,11 +155,11 @@ impl WeightTier<'_> {
     fn run(&mut self, packing: &mut Packing) {
         let mut left = std::mem::take(&mut packing.left);
         let undominated = std::mem::take(&mut self.undominated);
-        self.greedy(&undominated, &mut left, &mut packing.opened, LOOK_AHEAD_PODS);
+        self.greedy(&undominated, &mut left, &mut packing.new_nodes, LOOK_AHEAD_PODS);
         if self.limits.has_limits() && left.iter().any(|n| *n > 0) {
             // A limit may forbid the better offer classes and still allow a smaller one.
             let all = self.all.clone();
-            self.greedy(&all, &mut left, &mut packing.opened, LOOK_AHEAD_PODS);
+            self.greedy(&all, &mut left, &mut packing.new_nodes, LOOK_AHEAD_PODS);
         }
         packing.left = left;
     }
@@ -170,22 +170,22 @@ impl WeightTier<'_> {
         &mut self,
         candidates: &[usize],
         left: &mut [u32],
-        opened: &mut Vec<OpenedNode>,
+        new_nodes: &mut Vec<PackedNode>,
         look_ahead: u32,
     ) {
         let width = candidates.len();
         let admits = |c: &usize| self.model.offer_classes[*c].admits_any(left);
         let candidates = &candidates.iter().copied().filter(admits).collect::<Vec<_>>()[..];
-        let mut best_end: Option<(Vec<OpenedNode>, i128)> = None;
+        let mut best_end: Option<(Vec<PackedNode>, i128)> = None;
         let mut spent = 0;
-        let start = opened.len();
+        let start = new_nodes.len();
         while let Some(first) = self.best_next(candidates, left) {
             let remaining: u32 = self.placeable(candidates, left).iter().sum();
             if let Some(end) = self.single_node_for_all(candidates, left) {
                 let total = spent + self.cost(&end);
                 if best_end.as_ref().is_none_or(|(_, price)| total < *price) {
                     best_end =
-                        Some((opened[start..].iter().cloned().chain([end]).collect(), total));
+                        Some((new_nodes[start..].iter().cloned().chain([end]).collect(), total));
                 }
             }
             let next = if remaining <= look_ahead {
@@ -193,31 +193,31 @@ impl WeightTier<'_> {
             } else {
                 first
             };
-            spent += self.open_copies(&next, left, opened, remaining > look_ahead);
+            spent += self.open_copies(&next, left, new_nodes, remaining > look_ahead);
         }
-        self.downsize(&mut opened[start..]);
-        let total: i128 = opened[start..].iter().map(|node| self.cost(node)).sum();
+        self.downsize(&mut new_nodes[start..]);
+        let total: i128 = new_nodes[start..].iter().map(|node| self.cost(node)).sum();
         if let Some((nodes, _)) = best_end.filter(|(_, price)| *price < total) {
-            self.replace_tail(opened, start, nodes, left);
+            self.replace_tail(new_nodes, start, nodes, left);
         }
     }
 
-    /// Replaces the nodes opened since `start` by a cheaper set that holds at least the same pods.
+    /// Replaces the nodes added since `start` by a cheaper set that holds at least the same pods.
     fn replace_tail(
         &mut self,
-        opened: &mut Vec<OpenedNode>,
+        new_nodes: &mut Vec<PackedNode>,
         start: usize,
-        nodes: Vec<OpenedNode>,
+        nodes: Vec<PackedNode>,
         left: &mut [u32],
     ) {
-        for node in opened.drain(start..) {
+        for node in new_nodes.drain(start..) {
             self.limits.remove_node(node.offer_class);
             node.pods.iter().for_each(|(class, count)| left[*class] += count);
         }
         for node in nodes {
             self.limits.add_node(node.offer_class);
             node.pods.iter().for_each(|(class, count)| left[*class] -= count);
-            opened.push(node);
+            new_nodes.push(node);
         }
     }
 
@@ -235,37 +235,37 @@ impl WeightTier<'_> {
     ///
     /// Every candidate is filled by value, which is quick. The best few are filled by shape as
     /// well.
-    fn best_next(&self, candidates: &[usize], left: &[u32]) -> Option<OpenedNode> {
+    fn best_next(&self, candidates: &[usize], left: &[u32]) -> Option<PackedNode> {
         let filled = self.allowed(candidates).map(|class| self.fill_by_value(class, left));
-        let mut filled: Vec<OpenedNode> = filled.filter(|node| !node.pods.is_empty()).collect();
-        let cost = |node: &OpenedNode| self.model.effective_cost(node.offer_class, &node.pods);
-        let better = |a: &OpenedNode, b: &OpenedNode| {
+        let mut filled: Vec<PackedNode> = filled.filter(|node| !node.pods.is_empty()).collect();
+        let cost = |node: &PackedNode| self.model.effective_cost(node.offer_class, &node.pods);
+        let better = |a: &PackedNode, b: &PackedNode| {
             (cost(a) * self.value(b)).cmp(&(cost(b) * self.value(a)))
         };
         filled.sort_by(better);
         filled.truncate(SHAPED_MAX);
-        let shaped: Vec<OpenedNode> =
+        let shaped: Vec<PackedNode> =
             filled.iter().map(|node| self.fill_by_shape(node.offer_class, left)).collect();
         // Equal nodes keep their order: the cheaper offer class first, and by value before by
         // shape.
         filled.into_iter().chain(shaped).reduce(|a, b| if better(&b, &a).is_lt() { b } else { a })
     }
 
-    fn value(&self, node: &OpenedNode) -> i128 {
+    fn value(&self, node: &PackedNode) -> i128 {
         let value =
             |(class, count): (&usize, &u32)| self.model.classes[*class].value * i128::from(*count);
         node.pods.iter().map(value).sum::<i128>().max(1)
     }
 
     /// Returns the more valuable of two nodes: filled by value, and filled by shape.
-    fn best_fill(&self, offer_class: usize, left: &[u32]) -> Option<OpenedNode> {
+    fn best_fill(&self, offer_class: usize, left: &[u32]) -> Option<PackedNode> {
         let by_value = self.fill_by_value(offer_class, left);
         let by_shape = self.fill_by_shape(offer_class, left);
         let best = if self.value(&by_shape) > self.value(&by_value) { by_shape } else { by_value };
         (!best.pods.is_empty()).then_some(best)
     }
 
-    fn fill_by_value(&self, offer_class: usize, left: &[u32]) -> OpenedNode {
+    fn fill_by_value(&self, offer_class: usize, left: &[u32]) -> PackedNode {
         let empty = &self.model.offer_classes[offer_class];
         let mut node = self.with_companions(offer_class, left);
         for class in
@@ -278,7 +278,7 @@ impl WeightTier<'_> {
                 node.add(self.model, class, count);
             }
         }
-        OpenedNode { offer_class, pods: node.pods, offer: None }
+        PackedNode { offer_class, pods: node.pods, offer: None }
     }
 
     /// Returns a node with the classes that need companions. They rarely fit once other pods fill
@@ -296,7 +296,7 @@ impl WeightTier<'_> {
 
     /// Repeatedly adds the class that best matches the proportions of the remaining room. Each step
     /// adds a quarter of the pods that fit.
-    fn fill_by_shape(&self, offer_class: usize, left: &[u32]) -> OpenedNode {
+    fn fill_by_shape(&self, offer_class: usize, left: &[u32]) -> PackedNode {
         let empty = &self.model.offer_classes[offer_class];
         let mut node = self.with_companions(offer_class, left);
         let independent = |c: &usize| self.model.classes[*c].is_independent();
@@ -320,11 +320,11 @@ impl WeightTier<'_> {
             let fits = node.max_more(self.model, best, rest(best, &node));
             node.add(self.model, best, fits.div_ceil(4).max(1));
         }
-        OpenedNode { offer_class, pods: node.pods, offer: None }
+        PackedNode { offer_class, pods: node.pods, offer: None }
     }
 
     /// Returns the cheapest candidate that holds all remaining pods.
-    fn single_node_for_all(&self, candidates: &[usize], left: &[u32]) -> Option<OpenedNode> {
+    fn single_node_for_all(&self, candidates: &[usize], left: &[u32]) -> Option<PackedNode> {
         let wanted = self.placeable(candidates, left);
         let pods: BTreeMap<usize, u32> =
             wanted.iter().copied().enumerate().filter(|(_, n)| *n > 0).collect();
@@ -335,7 +335,7 @@ impl WeightTier<'_> {
         } else {
             able.next()?
         };
-        Some(OpenedNode { offer_class, pods, offer: None })
+        Some(PackedNode { offer_class, pods, offer: None })
     }
 
     /// Returns true if one node of the offer class holds all of `pods`.
@@ -350,7 +350,7 @@ impl WeightTier<'_> {
     /// Tries each candidate as the next node and packs the rest without look-ahead. Returns the
     /// next node of the cheapest result. `width` counts the candidates with those that admit none
     /// of the pods.
-    fn look_ahead(&self, candidates: &[usize], width: usize, left: &[u32]) -> Option<OpenedNode> {
+    fn look_ahead(&self, candidates: &[usize], width: usize, left: &[u32]) -> Option<PackedNode> {
         let pods: u32 = left.iter().sum();
         let work = width * width * usize::try_from(pods).unwrap_or(usize::MAX);
         if work > self.ahead.step_max || self.is_exhausted() {
@@ -366,11 +366,11 @@ impl WeightTier<'_> {
             let (model, all, ahead, work) = (self.model, self.all.clone(), self.ahead, self.work);
             let undominated = Vec::new();
             let mut tier = WeightTier { model, undominated, all, limits, ahead, work };
-            let mut opened = vec![next.clone()];
-            tier.greedy(candidates, &mut rest, &mut opened, 0);
-            tier.downsize(&mut opened);
-            let price: i128 = opened.iter().map(|node| self.cost(node)).sum();
-            Some(((rest.iter().sum::<u32>(), price, opened.len()), next))
+            let mut new_nodes = vec![next.clone()];
+            tier.greedy(candidates, &mut rest, &mut new_nodes, 0);
+            tier.downsize(&mut new_nodes);
+            let price: i128 = new_nodes.iter().map(|node| self.cost(node)).sum();
+            Some(((rest.iter().sum::<u32>(), price, new_nodes.len()), next))
         });
         ends.reduce(|a, b| if b.0 < a.0 { b } else { a }).map(|(_, next)| next)
     }
@@ -379,9 +379,9 @@ impl WeightTier<'_> {
     /// cost.
     fn open_copies(
         &mut self,
-        node: &OpenedNode,
+        node: &PackedNode,
         left: &mut [u32],
-        opened: &mut Vec<OpenedNode>,
+        new_nodes: &mut Vec<PackedNode>,
         many: bool,
     ) -> i128 {
         let mut price = 0;
@@ -389,7 +389,7 @@ impl WeightTier<'_> {
             self.limits.add_node(node.offer_class);
             node.pods.iter().for_each(|(class, count)| left[*class] -= count);
             price += self.cost(node);
-            opened.push(node.clone());
+            new_nodes.push(node.clone());
             let again = node.pods.iter().all(|(class, count)| left[*class] >= *count);
             if !(many && again && self.limits.allows(node.offer_class)) {
                 return price;
@@ -398,13 +398,13 @@ impl WeightTier<'_> {
     }
 
     /// Returns the price of a node plus the penalty for unmet preferences.
-    fn cost(&self, node: &OpenedNode) -> i128 {
+    fn cost(&self, node: &PackedNode) -> i128 {
         self.model.effective_cost(node.offer_class, &node.pods)
     }
 
     /// Changes each node to the cheapest offer class that holds its pods.
-    fn downsize(&mut self, opened: &mut [OpenedNode]) {
-        for node in opened {
+    fn downsize(&mut self, new_nodes: &mut [PackedNode]) {
+        for node in new_nodes {
             let outlay = self.cost(node);
             let is_cheaper = |c: &&usize| {
                 self.model.offer_classes[**c].price

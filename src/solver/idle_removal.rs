@@ -58,9 +58,9 @@ fn without_nodes(
 ) -> (VerifiedFleet, bool) {
     let problem = simulation.problem;
     let mut layout = pin_offers(fleet);
-    let opened = std::mem::take(&mut layout.packing.opened).into_iter().enumerate();
-    layout.packing.opened =
-        opened.filter(|(index, _)| !nodes.contains(index)).map(|(_, node)| node).collect();
+    let new_nodes = std::mem::take(&mut layout.packing.new_nodes).into_iter().enumerate();
+    layout.packing.new_nodes =
+        new_nodes.filter(|(index, _)| !nodes.contains(index)).map(|(_, node)| node).collect();
     layout.price = fleet.layout.price - fleet.layout.packing.price(problem.model)
         + layout.packing.price(problem.model);
     let work = &mut WorkBudget::unlimited();

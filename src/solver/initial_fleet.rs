@@ -43,18 +43,18 @@ fn repair_on_existing_first(simulation: &mut Simulation, layout: &Layout) -> Ver
 /// them.
 fn on_existing_nodes(simulation: &mut Simulation, layout: &Layout) -> Option<VerifiedFleet> {
     let model = simulation.problem.model;
-    let mut classes = layout.packing.opened.iter().flat_map(|node| node.pods.keys());
+    let mut classes = layout.packing.new_nodes.iter().flat_map(|node| node.pods.keys());
     let groups = simulation.problem.groups;
     let spreads_wide = |class: &usize| {
         model.classes[*class].groups().any(|group| is_spread_over_domains(&groups[group]))
     };
-    let is_none = layout.packing.opened.is_empty() || !is_simulated(simulation.problem.groups);
+    let is_none = layout.packing.new_nodes.is_empty() || !is_simulated(simulation.problem.groups);
     if is_none || classes.any(spreads_wide) {
         return None;
     }
     let mut bare = layout.clone();
     bare.price = bare.price - bare.packing.price(simulation.problem.model);
-    bare.packing.opened.clear();
+    bare.packing.new_nodes.clear();
     bare.packing.left.fill(0);
     match simulation.simulate(&bare, &mut WorkBudget::unlimited()) {
         SimulationOutcome::Passed(fleet) => Some(fleet),

@@ -39,7 +39,7 @@ impl Layout {
     /// Returns the number of pods on new nodes, by class.
     pub(super) fn pods_on_new_nodes(&self) -> Vec<u32> {
         let mut pods = vec![0; self.packing.left.len()];
-        for (class, count) in self.packing.opened.iter().flat_map(|node| &node.pods) {
+        for (class, count) in self.packing.new_nodes.iter().flat_map(|node| &node.pods) {
             pods[*class] += count;
         }
         pods
@@ -50,7 +50,7 @@ impl Problem<'_> {
     /// Returns the pool limits that remain after the launches of the layout.
     pub(super) fn limits_after(&self, layout: &Layout) -> RemainingLimits {
         let mut limits = self.limits_beside(&layout.retained);
-        for node in &layout.packing.opened {
+        for node in &layout.packing.new_nodes {
             limits.add_node(node.offer_class);
         }
         limits
@@ -59,7 +59,7 @@ impl Problem<'_> {
     /// Returns true if the launches of the layout stay within the pool limits.
     pub(super) fn is_within_limits(&self, layout: &Layout) -> bool {
         let mut limits = self.limits_beside(&layout.retained);
-        layout.packing.opened.iter().all(|node| {
+        layout.packing.new_nodes.iter().all(|node| {
             let allowed = limits.allows(node.offer_class);
             limits.add_node(node.offer_class);
             allowed
@@ -89,7 +89,7 @@ impl Problem<'_> {
 
     fn layout_ahead(&self, retained: Vec<bool>, ahead: LookAhead) -> Layout {
         let mut left: Vec<u32> = self.model.classes.iter().map(|class| class.planned).collect();
-        let mut fillings: Vec<NodePacking> =
+        let mut node_packings: Vec<NodePacking> =
             self.model.bins.iter().map(|bin| NodePacking::new(&bin.room)).collect();
         let mut staying = vec![PodsByClass::new(); retained.len()];
         let mut places = self.surplus.places();
@@ -99,11 +99,11 @@ impl Problem<'_> {
                 if *running > 0 && self.model.bins[bin].admits[class] {
                     let wanted = places.limit(class, bin, *running).min(left[class]);
                     let count = if self.caps_ended_pods[class] {
-                        fillings[bin].max_more(self.model, class, wanted)
+                        node_packings[bin].max_more(self.model, class, wanted)
                     } else {
-                        self.model.copies(class, &fillings[bin].room, wanted)
+                        self.model.copies(class, &node_packings[bin].room, wanted)
                     };
-                    fillings[bin].add(self.model, class, count);
+                    node_packings[bin].add(self.model, class, count);
                     left[class] -= count;
                     places.take(class, bin, count);
                     if count > 0 {
@@ -112,19 +112,19 @@ impl Problem<'_> {
                 }
             }
         }
-        self.fill_as_planned(stays(), &mut fillings, &mut left);
+        self.fill_as_planned(stays(), &mut node_packings, &mut left);
         for class in self.model.by_value.iter().copied() {
             for bin in stays() {
                 if left[class] == 0 {
                     break;
                 }
-                if self.model.bins[bin].open && self.model.bins[bin].admits[class] {
-                    self.fill(class, bin, &mut fillings[bin], &mut left);
+                if self.model.bins[bin].schedulable && self.model.bins[bin].admits[class] {
+                    self.fill(class, bin, &mut node_packings[bin], &mut left);
                 }
             }
         }
         let bound = self.set_aside_single_node_classes(&staying, &mut left);
-        let on: Vec<PodsByClass> = fillings.into_iter().map(|filling| filling.pods).collect();
+        let on: Vec<PodsByClass> = node_packings.into_iter().map(|packing| packing.pods).collect();
         let mut packing = self.pack_new_nodes(&left, &self.limits_beside(&retained), ahead);
         for (class, count) in &bound {
             packing.left[*class] += count;
@@ -140,20 +140,20 @@ impl Problem<'_> {
     fn fill_as_planned(
         &self,
         bins: impl Iterator<Item = usize> + Clone,
-        fillings: &mut [NodePacking],
+        node_packings: &mut [NodePacking],
         left: &mut [u32],
     ) {
-        let open = bins.filter(|bin| self.model.bins[*bin].open);
-        for bin in open.clone().chain(open) {
-            let before = fillings[bin].pods.clone();
+        let schedulable = bins.filter(|bin| self.model.bins[*bin].schedulable);
+        for bin in schedulable.clone().chain(schedulable) {
+            let before = node_packings[bin].pods.clone();
             for (class, planned) in &self.model.bins[bin].planned {
                 let placed = before.get(class).copied().unwrap_or(0);
                 let running = self.model.bins[bin].running[*class];
                 let wanted =
                     planned.saturating_sub(placed.saturating_sub(running)).min(left[*class]);
                 if wanted > 0 && self.model.bins[bin].admits[*class] {
-                    let count = fillings[bin].max_more(self.model, *class, wanted);
-                    fillings[bin].add(self.model, *class, count);
+                    let count = node_packings[bin].max_more(self.model, *class, wanted);
+                    node_packings[bin].add(self.model, *class, count);
                     left[*class] -= count;
                 }
             }
@@ -185,30 +185,30 @@ impl Problem<'_> {
         let Some(better) = solved(self.model, &wanted, &limits) else { return layout };
         let (old, new) = (layout.packing.price(self.model), better.price(self.model));
         if better.left_over() == 0 && new < old {
-            layout.packing.opened = better.opened;
+            layout.packing.new_nodes = better.new_nodes;
             layout.price = layout.price - old + new;
         }
         layout
     }
 
     /// Places as many pods of a class as fit on an existing node.
-    fn fill(&self, class: usize, bin: usize, filling: &mut NodePacking, left: &mut [u32]) {
+    fn fill(&self, class: usize, bin: usize, packing: &mut NodePacking, left: &mut [u32]) {
         if self.model.classes[class].is_independent() {
-            let count = filling.max_more(self.model, class, left[class]);
-            filling.add(self.model, class, count);
+            let count = packing.max_more(self.model, class, left[class]);
+            packing.add(self.model, class, count);
             left[class] -= count;
             return;
         }
-        if self.model.classes[class].is_colocated && filling.pods.contains_key(&class) {
+        if self.model.classes[class].is_colocated && packing.pods.contains_key(&class) {
             // The other pods of the class can only run on the same node.
-            let count = filling.max_more(self.model, class, left[class]);
-            filling.add(self.model, class, count);
+            let count = packing.max_more(self.model, class, left[class]);
+            packing.add(self.model, class, count);
             left[class] -= count;
             return;
         }
-        let before = filling.pods.clone();
-        filling.add_with_companions(self.model, class, left, &self.model.bins[bin].admits);
-        for (class, count) in &filling.pods {
+        let before = packing.pods.clone();
+        packing.add_with_companions(self.model, class, left, &self.model.bins[bin].admits);
+        for (class, count) in &packing.pods {
             left[*class] -= count - before.get(class).copied().unwrap_or(0);
         }
     }

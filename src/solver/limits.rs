@@ -14,7 +14,7 @@ use crate::model::desired::PoolLimits;
 use crate::model::ids::{PoolName, ReservationId};
 use crate::model::units::Resources;
 
-/// The remaining limits of each pool while nodes are opened and removed.
+/// The remaining limits of each pool while nodes are added and removed.
 ///
 /// Limits count the capacity of existing and launched nodes, each once. Nodes to be removed still
 /// count, because they are removed last.
@@ -39,12 +39,12 @@ struct PoolHeadroom {
 }
 
 impl RemainingLimits {
-    /// Returns the limits of `pools` minus the usage of `standing` nodes. `offer_classes` holds one
+    /// Returns the limits of `pools` minus the usage of `existing` nodes. `offer_classes` holds one
     /// offer of each class, and `supply` the remaining instances of each reservation.
     pub(super) fn new<'a>(
         pools: impl IntoIterator<Item = (&'a PoolName, &'a PoolLimits)>,
         supply: impl IntoIterator<Item = (&'a ReservationId, u32)>,
-        standing: &[ExistingNode],
+        existing: &[ExistingNode],
         offer_classes: &[&Offer],
     ) -> Self {
         let mut left: BTreeMap<PoolName, PoolHeadroom> = BTreeMap::new();
@@ -57,7 +57,7 @@ impl RemainingLimits {
         }
         let mut supply: BTreeMap<ReservationId, i64> =
             supply.into_iter().map(|(id, n)| (id.clone(), i64::from(n))).collect();
-        for node in standing {
+        for node in existing {
             let reserved = node.reservation.as_ref().filter(|_| node.is_planned);
             if let Some(supply) = reserved.and_then(|id| supply.get_mut(id)) {
                 *supply -= 1;
@@ -142,11 +142,11 @@ impl RemainingLimits {
         if let Some(supply) = node.reservation.as_ref().and_then(|id| self.supply.get_mut(id)) {
             *supply += 1;
         }
-        self.remove_standing(node);
+        self.remove_existing(node);
     }
 
     /// Subtracts an existing node from the usage.
-    pub(super) fn remove_standing(&mut self, node: &ExistingNode) {
+    pub(super) fn remove_existing(&mut self, node: &ExistingNode) {
         if let Some(left) = node.pool.as_ref().and_then(|pool| self.left.get_mut(pool)) {
             left.change(&node.capacity, 1);
         }

@@ -12,7 +12,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::greedy_packing::{OpenedNode, Packing};
+use super::greedy_packing::{PackedNode, Packing};
 use super::initial_fleet::with_retiring_nodes;
 use super::layout::{Layout, PodsByClass};
 use super::node_disposition::NodeDisposition;
@@ -359,8 +359,8 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
     /// Returns true if the idle new nodes do not outnumber the newly placed pods. Otherwise pods
     /// are only placed because the scheduler is likely to put others elsewhere.
     fn is_justified(&self, verified: &VerifiedFleet) -> bool {
-        let opened = verified.layout.packing.opened.iter();
-        let idle = opened.filter(|node| node.pods.is_empty()).count();
+        let new_nodes = verified.layout.packing.new_nodes.iter();
+        let idle = new_nodes.filter(|node| node.pods.is_empty()).count();
         let placed = self.leftover_before.saturating_sub(leftover_pods(verified));
         usize::try_from(placed).is_ok_and(|placed| idle <= placed)
     }
@@ -387,9 +387,9 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
                 |candidate: &usize| fleet.with_offers(with_added(offers, *candidate, copies));
             fleets.extend(self.candidates.iter().map(added));
         }
-        let standing = self.problem.existing;
+        let existing = self.problem.existing;
         for index in (0..retained.len()).filter(|index| !retained[*index]) {
-            if standing[index].may_be_retained() {
+            if existing[index].may_be_retained() {
                 let mut retained = retained.clone();
                 retained[index] = true;
                 fleets.push(FleetCandidate { retained, offers: offers.clone() });
@@ -413,19 +413,19 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
     fn layout(&mut self, fleet: &FleetCandidate) -> Option<Layout> {
         let FleetCandidate { retained, offers } = fleet;
         let problem = self.problem;
-        let opened = offers.iter().map(|offer| OpenedNode {
+        let new_nodes = offers.iter().map(|offer| PackedNode {
             offer_class: problem.model.class_of_offer[*offer],
             pods: PodsByClass::new(),
             offer: Some(*offer),
         });
-        let opened: Vec<OpenedNode> = opened.collect();
+        let new_nodes: Vec<PackedNode> = new_nodes.collect();
         let base = self.retained_layouts.entry(retained.clone()).or_insert_with(|| {
             let mut layout = problem.layout(retained.clone());
             layout.price = layout.price - layout.packing.price(problem.model);
             layout
         });
         let mut layout = base.clone();
-        layout.packing = Packing { opened, left: vec![0; problem.model.classes.len()] };
+        layout.packing = Packing { new_nodes, left: vec![0; problem.model.classes.len()] };
         layout.price += layout.packing.price(problem.model);
         problem.is_within_limits(&layout).then_some(layout)
     }

@@ -65,7 +65,7 @@ fn separation_bound(problem: &BinPackingProblem, wanted: &[u32]) -> i64 {
         let mut members: Vec<(i64, u32)> =
             cap.members.iter().map(|class| (needs[*class], wanted[*class])).collect();
         members.sort_unstable_by(|a, b| b.cmp(a));
-        // Room on nodes opened for more expensive pods.
+        // Room on nodes bought for more expensive pods.
         let (mut free, mut price) = (0_u64, 0_i64);
         for (need, count) in members {
             let beyond = u64::from(count).saturating_sub(free);

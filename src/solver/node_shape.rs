@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::greedy_packing::OpenedNode;
+use super::greedy_packing::PackedNode;
 use super::offer::Offer;
 use super::packing_model::{OfferClass, PackingModel, RuleSide};
 use super::topology::NodeRule;
@@ -93,7 +93,7 @@ impl NodeShape {
         model: &PackingModel,
         wanted: &[u32],
         count: usize,
-    ) -> Vec<OpenedNode> {
+    ) -> Vec<PackedNode> {
         let mut counts = self.nodes_bound_to_place(model, wanted);
         // A fleet above the minimum grows in every domain alike.
         let least = self.least_nodes(model, wanted).max(1);
@@ -105,7 +105,7 @@ impl NodeShape {
             *fewest += 1;
         }
         let of = |(offer_class, count): (&usize, usize)| {
-            let node = OpenedNode { offer_class: *offer_class, pods: BTreeMap::new(), offer: None };
+            let node = PackedNode { offer_class: *offer_class, pods: BTreeMap::new(), offer: None };
             std::iter::repeat_n(node, count)
         };
         self.0.iter().zip(counts).flat_map(of).collect()

@@ -106,7 +106,7 @@ pub(super) struct Bin {
     /// For each pod class, true if the node admits its pods.
     pub admits: Vec<bool>,
     /// True if the node may receive new pods.
-    pub open: bool,
+    pub schedulable: bool,
     /// For each pod class, the number of planned pods that run on the node.
     pub running: Vec<u32>,
     /// Further pods that the last plan places on the node, by pod class.
@@ -469,7 +469,7 @@ impl BinBuilder<'_> {
         };
         Bin {
             room,
-            open: node.schedulable,
+            schedulable: node.schedulable,
             admits: self.classes.iter().map(takes).collect(),
             running: self.classes.iter().map(running).collect(),
             planned: self.planned_on(node),

@@ -71,7 +71,7 @@ impl Problem<'_> {
                 slots[*class].push((NodeRef::Existing(node.name.clone()), *count));
             }
         }
-        for (index, node) in layout.packing.opened.iter().enumerate() {
+        for (index, node) in layout.packing.new_nodes.iter().enumerate() {
             for (class, count) in &node.pods {
                 slots[*class].push((NodeRef::Launch(index), *count));
             }

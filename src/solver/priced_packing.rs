@@ -3,7 +3,7 @@
 //! The module builds one problem per pool weight. Greedy packing handles pods with companions or
 //! anti-affinity, because it applies all node rules.
 
-use super::greedy_packing::{LookAhead, OpenedNode, Packing, pack_greedily};
+use super::greedy_packing::{LookAhead, PackedNode, Packing, pack_greedily};
 use super::limits::RemainingLimits;
 use super::packing_model::PackingModel;
 use super::pricing::BinPackingProblem;
@@ -48,7 +48,7 @@ fn pack_with(
         model.offer_classes.iter().map(|offer_class| offer_class.weight).collect();
     weights.sort_unstable_by(|a, b| b.cmp(a));
     weights.dedup();
-    let mut packing = Packing { opened: Vec::new(), left: wanted.to_vec() };
+    let mut packing = Packing { new_nodes: Vec::new(), left: wanted.to_vec() };
     for weight in weights {
         let of_weight = |offer_class: &usize| model.offer_classes[*offer_class].weight == weight;
         let offer_classes: Vec<usize> =
@@ -56,7 +56,7 @@ fn pack_with(
         buy(model, &offer_classes, &mut packing, choose)?;
     }
     let rest = pack_greedily(model, &packing.left, limits, LookAhead::DEEP);
-    packing.opened.extend(rest.opened);
+    packing.new_nodes.extend(rest.new_nodes);
     packing.left = rest.left;
     Some(packing)
 }
@@ -81,29 +81,29 @@ fn buy(
     let purchase = choose(&input.problem, &input.wanted)?;
     for (node, count) in purchase.nodes {
         for _ in 0..count {
-            let mut opened = OpenedNode {
+            let mut packed = PackedNode {
                 offer_class: input.offer_classes[node.offering],
                 pods: [].into(),
                 offer: None,
             };
             for (class, count) in &node.pods {
-                distribute(&input.members[*class], *count, &mut packing.left, &mut opened);
+                distribute(&input.members[*class], *count, &mut packing.left, &mut packed);
             }
-            packing.opened.push(opened);
+            packing.new_nodes.push(packed);
         }
     }
     Some(())
 }
 
 /// Adds `count` pods of merged classes to a node.
-fn distribute(classes: &[usize], count: u32, left: &mut [u32], opened: &mut OpenedNode) {
+fn distribute(classes: &[usize], count: u32, left: &mut [u32], node: &mut PackedNode) {
     let mut count = count;
     for class in classes {
         let taken = count.min(left[*class]);
         if taken > 0 {
             left[*class] -= taken;
             count -= taken;
-            *opened.pods.entry(*class).or_insert(0) += taken;
+            *node.pods.entry(*class).or_insert(0) += taken;
         }
     }
 }

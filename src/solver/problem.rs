@@ -201,13 +201,13 @@ impl<'a> Problem<'a> {
     ) {
         let model = self.model;
         layout.pods_on.iter_mut().for_each(BTreeMap::clear);
-        layout.packing.opened.iter_mut().for_each(|node| node.pods.clear());
+        layout.packing.new_nodes.iter_mut().for_each(|node| node.pods.clear());
         for (group, places) in placements {
             for (node_ref, count) in places {
                 let Some(class) = self.class_at(*group, node_ref, offers) else { continue };
                 let on = match node_ref {
                     NodeRef::Existing(name) => &mut layout.pods_on[self.index_of(name)],
-                    NodeRef::Launch(node) => &mut layout.packing.opened[*node].pods,
+                    NodeRef::Launch(node) => &mut layout.packing.new_nodes[*node].pods,
                 };
                 *on.entry(class).or_insert(0) += count;
             }
@@ -347,7 +347,7 @@ impl<'a> Problem<'a> {
     /// fewest nodes of the pool.
     pub(super) fn choose_offers(&self, layout: &Layout) -> Vec<usize> {
         let mut zones = self.pool_zone_counts(layout);
-        let opened = layout.packing.opened.iter().map(|node| {
+        let new_nodes = layout.packing.new_nodes.iter().map(|node| {
             let of = |i: &usize| {
                 let node = &self.offers[*i].node;
                 (node.pool.as_str(), node.zone.clone())
@@ -359,7 +359,7 @@ impl<'a> Problem<'a> {
             *zones.entry(of(&chosen)).or_insert(0) += 1;
             chosen
         });
-        opened.collect()
+        new_nodes.collect()
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use super::converge::Passes;
 use super::existing_node::ExistingNode;
-use super::greedy_packing::{OpenedNode, Packing};
+use super::greedy_packing::{PackedNode, Packing};
 use super::layout::{Layout, PodsByClass};
 use super::packing_model::PackingModel;
 use super::problem::{Placements, VerifiedFleet, sum_by_priority};
@@ -104,7 +104,7 @@ impl<'a> Redeployment<'a> {
 
 /// Returns the nodes of a fleet without its pods, but for those that stay.
 fn as_pending(model: &PackingModel, fleet: &VerifiedFleet) -> VerifiedFleet {
-    let opened = fleet.offers.iter().map(|offer| OpenedNode {
+    let new_nodes = fleet.offers.iter().map(|offer| PackedNode {
         offer_class: model.class_of_offer[*offer],
         pods: PodsByClass::new(),
         offer: Some(*offer),
@@ -118,7 +118,7 @@ fn as_pending(model: &PackingModel, fleet: &VerifiedFleet) -> VerifiedFleet {
         retained: fleet.layout.retained.clone(),
         pods_on: vec![PodsByClass::new(); nodes],
         staying: staying.collect(),
-        packing: Packing { opened: opened.collect(), left: Vec::new() },
+        packing: Packing { new_nodes: new_nodes.collect(), left: Vec::new() },
         price: fleet.layout.price,
     };
     VerifiedFleet { layout, placements: Placements::new(), ..fleet.clone() }

@@ -125,11 +125,11 @@ pub(super) fn shortage_without_nominations(
         return Unsteered { pending, nodes: 0, hourly: MicroUsd::ZERO };
     }
     let mut repair = Repair::new(simulation, SearchEffort::FULL);
-    let planned = layout.packing.opened.len();
+    let planned = layout.packing.new_nodes.len();
     let enough = repair.add_missing_nodes(&layout, None);
     let enough = enough.map(|enough| repair.prune_from(enough, planned));
     let more = enough.map_or_else(|| layout.clone(), |enough| enough.layout);
-    let nodes = more.packing.opened.len().saturating_sub(planned);
+    let nodes = more.packing.new_nodes.len().saturating_sub(planned);
     let hourly = (more.price - layout.price).max(MicroUsd::ZERO);
     Unsteered { pending, nodes: u32::try_from(nodes).unwrap_or(u32::MAX), hourly }
 }
@@ -150,7 +150,7 @@ pub(super) fn missing_nodes(simulation: &mut Simulation, fleet: &VerifiedFleet) 
     if pending == 0 {
         return MissingNodes { pending, offers: Vec::new() };
     }
-    let planned = layout.packing.opened.len();
+    let planned = layout.packing.new_nodes.len();
     let mut repair = Repair::new(simulation, SearchEffort::FULL);
     let offers = match repair.add_missing_nodes(&layout, None) {
         Some(enough) => repair.prune_from(enough, planned).offers,
@@ -211,15 +211,15 @@ impl<'s, 'a> Repair<'s, 'a> {
         let mut best = fleet;
         let columns = &self.simulation.problem.model.offer_classes;
         let mut used: Vec<usize> =
-            best.layout.packing.opened.iter().map(|n| n.offer_class).collect();
+            best.layout.packing.new_nodes.iter().map(|n| n.offer_class).collect();
         used.sort_unstable();
         used.dedup();
         used.sort_by_key(|column| std::cmp::Reverse(columns[*column].price));
         for column in used {
             let mut step = 1;
             while step > 0 && !self.work.is_exhausted() {
-                let opened = best.layout.packing.opened.iter().enumerate().skip(first).rev();
-                let of_column = opened.filter(|(_, node)| node.offer_class == column);
+                let new_nodes = best.layout.packing.new_nodes.iter().enumerate().skip(first).rev();
+                let of_column = new_nodes.filter(|(_, node)| node.offer_class == column);
                 let last: Vec<usize> = of_column.map(|(index, _)| index).take(step).collect();
                 match self.without_nodes(&best, &last) {
                     Some(leaner) => (best, step) = (leaner, step * 2),
@@ -236,13 +236,13 @@ impl<'s, 'a> Repair<'s, 'a> {
             return None;
         }
         let mut layout = pin_offers(fleet);
-        let opened: Vec<_> = std::mem::take(&mut layout.packing.opened);
-        for (index, node) in opened.into_iter().enumerate() {
+        let new_nodes: Vec<_> = std::mem::take(&mut layout.packing.new_nodes);
+        for (index, node) in new_nodes.into_iter().enumerate() {
             if nodes.contains(&index) {
                 layout.price = layout.price
                     - self.simulation.problem.model.offer_classes[node.offer_class].price;
             } else {
-                layout.packing.opened.push(node);
+                layout.packing.new_nodes.push(node);
             }
         }
         match self.simulate(&layout) {
@@ -257,7 +257,7 @@ impl<'s, 'a> Repair<'s, 'a> {
         if let SimulationOutcome::LeftOver(left) = self.simulate(&layout) {
             let limits = problem.limits_after(&layout);
             let more = pack_greedily(problem.model, &left, &limits, self.effort.ahead);
-            layout.packing.opened.extend(more.opened);
+            layout.packing.new_nodes.extend(more.new_nodes);
         }
         problem.choose_offers(&layout)
     }
@@ -283,11 +283,11 @@ impl<'s, 'a> Repair<'s, 'a> {
             let grown: Vec<u32> = left.iter().map(|n| n.saturating_mul(1 << round)).collect();
             let limits = problem.limits_after(&layout);
             let more = pack_greedily(problem.model, &grown, &limits, self.effort.ahead);
-            if more.opened.is_empty() {
+            if more.new_nodes.is_empty() {
                 return None;
             }
             layout.price += more.price(problem.model);
-            layout.packing.opened.extend(more.opened);
+            layout.packing.new_nodes.extend(more.new_nodes);
             if layout.price > most || cap.is_some_and(|cap| layout.price >= cap) {
                 return None;
             }
@@ -299,7 +299,7 @@ impl<'s, 'a> Repair<'s, 'a> {
 /// Returns the layout with the chosen offer fixed for each new node.
 pub(super) fn pin_offers(fleet: &VerifiedFleet) -> Layout {
     let mut layout = fleet.layout.clone();
-    for (node, offer) in layout.packing.opened.iter_mut().zip(&fleet.offers) {
+    for (node, offer) in layout.packing.new_nodes.iter_mut().zip(&fleet.offers) {
         node.offer = Some(*offer);
     }
     layout

@@ -12,7 +12,7 @@ pub(super) use placement_rejections::placement_rejections;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::greedy_packing::OpenedNode;
+use super::greedy_packing::PackedNode;
 use super::layout::Layout;
 use super::limits::RemainingLimits;
 use super::offer::Offer;
@@ -105,7 +105,7 @@ impl<'a> RescueContext<'a> {
             .iter()
             .zip(&layout.retained)
             .filter(|(node, retained)| !node.is_planned && !**retained);
-        gone.for_each(|(node, _)| limits.remove_standing(node));
+        gone.for_each(|(node, _)| limits.remove_existing(node));
         limits.allows(simulation.problem.model.class_of_offer[offer])
     }
 
@@ -174,8 +174,8 @@ pub(super) fn without_idle(
 ) -> VerifiedFleet {
     let model = simulation.problem.model;
     let mut layout = pin_offers(&fleet);
-    layout.packing.opened.retain(|node| !node.pods.is_empty());
-    if layout.packing.opened.len() == fleet.offers.len() {
+    layout.packing.new_nodes.retain(|node| !node.pods.is_empty());
+    if layout.packing.new_nodes.len() == fleet.offers.len() {
         return fleet;
     }
     layout.price =
@@ -285,7 +285,7 @@ impl<'a> Rescue<'a> {
             let at = self.add_node(index);
             if self.scheduler.fits(class, at).is_ok() {
                 let pods = BTreeMap::new();
-                self.layout.packing.opened.push(OpenedNode {
+                self.layout.packing.new_nodes.push(PackedNode {
                     offer_class: column,
                     pods,
                     offer: Some(index),

@@ -70,7 +70,7 @@ pub(super) fn search_few_shapes(repair: &mut Repair, layout: &Layout) -> Option<
     // Pods go to the pool with the highest weight that can hold them. Pools of another weight
     // are no alternative.
     let mut weights =
-        layout.packing.opened.iter().map(|n| model.offer_classes[n.offer_class].weight);
+        layout.packing.new_nodes.iter().map(|n| model.offer_classes[n.offer_class].weight);
     let weight = weights.next()?;
     if weights.any(|other| other != weight) {
         return None;
@@ -111,7 +111,7 @@ impl ShapeSearch<'_, '_, '_> {
         let mut trial = self.layout.clone();
         let nodes = counts.iter().filter(|(_, count)| **count > 0);
         let nodes = nodes.map(|(shape, n)| self.shapes[*shape].nodes(model, &self.wanted, *n));
-        trial.packing.opened = nodes.flatten().collect();
+        trial.packing.new_nodes = nodes.flatten().collect();
         trial.price = price;
         if !self.problem.is_within_limits(&trial) {
             return TrialOutcome::Rejected;

@@ -26,7 +26,7 @@ pub(super) struct Simulation<'a> {
     /// Samples that failed for some fleet. Every other fleet must pass them as well.
     pub added_runs: Vec<SchedulingRun>,
     /// True if pods that a drain evicts are nominated like pending pods, as for a fleet built anew.
-    pub nominates_evicted_pods: bool,
+    nominates_evicted_pods: bool,
 }
 
 impl<'a> Simulation<'a> {
@@ -39,6 +39,23 @@ impl<'a> Simulation<'a> {
             added_runs: Vec::new(),
             nominates_evicted_pods: false,
         }
+    }
+
+    /// Returns the result of `search`, in which pods that a drain evicts are nominated like pending
+    /// pods.
+    pub(super) fn while_nominating_evicted_pods<T>(
+        &mut self,
+        search: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        self.nominates_evicted_pods = true;
+        let found = search(self);
+        self.nominates_evicted_pods = false;
+        found
+    }
+
+    /// Returns whether pods that a drain evicts are nominated.
+    pub(super) fn nominates_evicted_pods(&self) -> bool {
+        self.nominates_evicted_pods
     }
 
     /// Returns the runs that a fleet must pass.

@@ -247,7 +247,7 @@ impl Simulation<'_> {
         }
         let unplaced = self.problem.left_over_by_group(layout, &state.staying);
         let mut nominations = state.nominations_for(&self.problem.placements_of(layout, &unplaced));
-        if !self.nominates_evicted_pods {
+        if !self.nominates_evicted_pods() {
             for (group, evicted) in state.draining.iter().flat_map(|(_, pods)| pods) {
                 if let Some(nodes) = nominations.get_mut(group) {
                     drop_nominations(nodes, *evicted);

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::existing_node::{ExistingNode, zone_of};
-use super::greedy_packing::OpenedNode;
+use super::greedy_packing::PackedNode;
 use super::layout::Layout;
 use super::packing_model::{OfferClass, PackingModel};
 use super::problem::{Problem, VerifiedFleet};
@@ -119,8 +119,8 @@ fn offering_of(node: &NewNode) -> SpotOffering {
     (node.instance_type.clone(), node.zone.clone())
 }
 
-/// Returns the pool and offering of a standing Spot node.
-fn offering_of_standing(node: &ExistingNode) -> Option<(&PoolName, SpotOffering)> {
+/// Returns the pool and offering of an existing Spot node.
+fn offering_of_existing(node: &ExistingNode) -> Option<(&PoolName, SpotOffering)> {
     let label = |key: &str| Some(node.labels.get(key)?.as_str());
     (label(key::CAPACITY_TYPE)? == CapacityType::Spot.as_str()).then_some(())?;
     let offering = (label(key::INSTANCE_TYPE)?.into(), zone_of(&node.labels)?.into());
@@ -129,7 +129,7 @@ fn offering_of_standing(node: &ExistingNode) -> Option<(&PoolName, SpotOffering)
 
 /// Returns the retained and the new Spot nodes.
 fn spot_nodes(problem: &Problem, fleet: &VerifiedFleet) -> SpotNodes {
-    let mut nodes = standing_spot_nodes(problem.existing, &fleet.layout.retained);
+    let mut nodes = existing_spot_nodes(problem.existing, &fleet.layout.retained);
     for offer in &fleet.offers {
         let node = &problem.offers[*offer].node;
         if node.capacity_type.is_spot() {
@@ -139,10 +139,10 @@ fn spot_nodes(problem: &Problem, fleet: &VerifiedFleet) -> SpotNodes {
     nodes
 }
 
-fn standing_spot_nodes(existing: &[ExistingNode], retained: &[bool]) -> SpotNodes {
+fn existing_spot_nodes(existing: &[ExistingNode], retained: &[bool]) -> SpotNodes {
     let mut nodes = SpotNodes::default();
     for (node, _) in existing.iter().zip(retained).filter(|(_, retained)| **retained) {
-        if let Some((pool, offering)) = offering_of_standing(node) {
+        if let Some((pool, offering)) = offering_of_existing(node) {
             nodes.add(pool, offering);
         }
     }
@@ -195,8 +195,8 @@ fn moves(problem: &Problem, fleet: &VerifiedFleet, same_type: bool) -> Vec<(usiz
     let mut nodes = spot_nodes(problem, fleet);
     let mut limits = problem.limits_after(&fleet.layout);
     let mut moves = Vec::new();
-    let opened = fleet.layout.packing.opened.iter().zip(&fleet.offers).enumerate();
-    for (index, (node, offer)) in opened.rev() {
+    let new_nodes = fleet.layout.packing.new_nodes.iter().zip(&fleet.offers).enumerate();
+    for (index, (node, offer)) in new_nodes.rev() {
         let new = &problem.offers[*offer].node;
         let share = problem.offering_share.nodes_max(&new.pool, nodes.total(&new.pool));
         let Some(most) = share.filter(|_| new.capacity_type.is_spot()) else { continue };
@@ -225,7 +225,7 @@ fn moves(problem: &Problem, fleet: &VerifiedFleet, same_type: bool) -> Vec<(usiz
 
 /// Returns the Spot offers of the same pool that hold the pods of a node and cost no more than an
 /// alternative may, the cheapest first.
-fn candidates(problem: &Problem, node: &OpenedNode, offer: usize) -> Vec<usize> {
+fn candidates(problem: &Problem, node: &PackedNode, offer: usize) -> Vec<usize> {
     let model = problem.model;
     let (new, own) = (&problem.offers[offer].node, &model.offer_classes[node.offer_class]);
     let price_max = alternative_price_max(new.price);
@@ -252,7 +252,7 @@ fn holds_as_well(
     model: &PackingModel,
     class: &OfferClass,
     own: &OfferClass,
-    node: &OpenedNode,
+    node: &PackedNode,
 ) -> bool {
     let admits = |pod_class: &usize| {
         let choice = model.classes[*pod_class].admission;
@@ -276,7 +276,7 @@ fn holds_as_well(
 fn with_moves(problem: &Problem, fleet: &VerifiedFleet, moves: &[(usize, usize)]) -> Layout {
     let mut layout = pin_offers(fleet);
     for (index, offer) in moves {
-        let node = &mut layout.packing.opened[*index];
+        let node = &mut layout.packing.new_nodes[*index];
         let offer_class = problem.model.class_of_offer[*offer];
         let price = |class: usize| problem.model.offer_classes[class].price;
         layout.price = layout.price + price(offer_class) - price(node.offer_class);
@@ -296,7 +296,7 @@ pub(super) fn limit_alternatives(
     retained: &[bool],
     share: OfferingShare,
 ) {
-    let mut nodes = standing_spot_nodes(existing, retained);
+    let mut nodes = existing_spot_nodes(existing, retained);
     let mut of_pool: BTreeMap<PoolName, Vec<usize>> = BTreeMap::new();
     for (index, launch) in launches.iter().enumerate() {
         let node = &launch.node;

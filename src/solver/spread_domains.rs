@@ -46,12 +46,12 @@ impl Problem<'_> {
         let model = self.model;
         let mut arriving = model.classes[class].planned.saturating_sub(layout.packing.left[class]);
         for (bin, _) in model.bins.iter().zip(&layout.retained).filter(|(_, retained)| **retained) {
-            if bin.open && bin.admits[class] {
+            if bin.schedulable && bin.admits[class] {
                 return 0;
             }
             arriving = arriving.saturating_sub(bin.running[class]);
         }
-        let mut columns = layout.packing.opened.iter().map(|node| node.offer_class);
+        let mut columns = layout.packing.new_nodes.iter().map(|node| node.offer_class);
         let has_node = columns.any(|column| model.offer_classes[column].admits[class]);
         if has_node { 0 } else { arriving }
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::alternatives::AlternativeCandidates;
 
 use super::existing_node::ExistingNode;
-use super::greedy_packing::OpenedNode;
+use super::greedy_packing::PackedNode;
 use super::layout::PodsByClass;
 use super::limits::RemainingLimits;
 use super::node_disposition::NodeDisposition;
@@ -52,15 +52,15 @@ pub(super) struct PodPlacements {
 }
 
 impl TargetBuilder<'_> {
-    /// Returns the nodes to launch, one for each opened node and in the same order.
+    /// Returns the nodes to launch, one for each packed node and in the same order.
     pub(super) fn launches(&self) -> Vec<Launch> {
         let fleet = &self.outcome.fleet;
         let limits = self.limits();
         let mut memo: BTreeMap<(usize, &PodsByClass), NodeOptions> = BTreeMap::new();
         let mut launches = Vec::with_capacity(fleet.offers.len());
         let pods_on_launch = pods_by_launch(&fleet.placements, fleet.offers.len());
-        let opened = fleet.layout.packing.opened.iter().zip(&fleet.offers);
-        for ((node, offer), pods_on_launch) in opened.zip(pods_on_launch) {
+        let new_nodes = fleet.layout.packing.new_nodes.iter().zip(&fleet.offers);
+        for ((node, offer), pods_on_launch) in new_nodes.zip(pods_on_launch) {
             let key = (node.offer_class, &node.pods);
             let mut new = self.offers[*offer].node.clone();
             let pool = self.input.desired.pools.get(&new.pool);
@@ -102,7 +102,7 @@ impl TargetBuilder<'_> {
             self.model.offer_classes.iter().map(|c| &self.offers[c.offers[0]]).collect();
         let mut limits =
             RemainingLimits::new(&pools, std::iter::empty(), self.existing, &offer_classes);
-        for node in &self.outcome.fleet.layout.packing.opened {
+        for node in &self.outcome.fleet.layout.packing.new_nodes {
             limits.add_node(node.offer_class);
         }
         limits
@@ -112,7 +112,7 @@ impl TargetBuilder<'_> {
     /// reasons. The limits hold if as many nodes as `together` launch an alternative.
     fn node_options(
         &self,
-        node: &OpenedNode,
+        node: &PackedNode,
         limits: &RemainingLimits,
         together: i64,
     ) -> NodeOptions<'_> {
@@ -197,7 +197,7 @@ impl TargetBuilder<'_> {
         of_price.chain(options.rejected.iter().cloned()).collect()
     }
 
-    fn total_requests(&self, node: &OpenedNode) -> ResourceVector {
+    fn total_requests(&self, node: &PackedNode) -> ResourceVector {
         let mut requested = vec![0_i64; self.model.offer_classes[node.offer_class].room.len()];
         for (class, count) in &node.pods {
             for (sum, request) in requested.iter_mut().zip(&self.model.classes[*class].requests) {
@@ -403,7 +403,7 @@ impl TargetBuilder<'_> {
 
 /// Returns true if a node of this offer class has room for `requested` and admits the pods of
 /// `node`.
-fn holds(offer_class: &OfferClass, node: &OpenedNode, requested: &[i64]) -> bool {
+fn holds(offer_class: &OfferClass, node: &PackedNode, requested: &[i64]) -> bool {
     requested
         .iter()
         .zip(&offer_class.room)

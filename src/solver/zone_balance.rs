@@ -62,10 +62,10 @@ fn balance_zones(simulation: &Simulation, fleet: VerifiedFleet) -> VerifiedFleet
 /// offer.
 fn zone_moves(problem: &Problem, fleet: &VerifiedFleet) -> Vec<(usize, usize)> {
     let model = problem.model;
-    let opened = fleet.layout.packing.opened.iter().zip(&fleet.offers).enumerate();
+    let new_nodes = fleet.layout.packing.new_nodes.iter().zip(&fleet.offers).enumerate();
     let mut equivalents: BTreeMap<(usize, Vec<usize>), Vec<usize>> = BTreeMap::new();
     let mut choices: Vec<(usize, usize, Vec<usize>)> = Vec::new();
-    for (index, (node, offer)) in opened {
+    for (index, (node, offer)) in new_nodes {
         let classes: Vec<usize> = node.pods.keys().copied().collect();
         let key = (model.class_of_offer[*offer], classes);
         let alternatives = equivalents
@@ -100,7 +100,7 @@ fn zone_moves(problem: &Problem, fleet: &VerifiedFleet) -> Vec<(usize, usize)> {
 fn with_moves(problem: &Problem, fleet: &VerifiedFleet, moves: &[(usize, usize)]) -> Layout {
     let mut layout = pin_offers(fleet);
     for (index, offer) in moves {
-        let node = &mut layout.packing.opened[*index];
+        let node = &mut layout.packing.new_nodes[*index];
         (node.offer_class, node.offer) = (problem.model.class_of_offer[*offer], Some(*offer));
     }
     layout

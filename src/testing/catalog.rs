@@ -72,6 +72,6 @@ pub(crate) fn prices(region: &str, date: &str) -> PriceSource {
         source: "embedded list prices".to_owned(),
         region: region.into(),
         date: date.to_owned(),
-        stand_in: false,
+        is_other_region: false,
     }
 }

@@ -11,7 +11,7 @@ use crate::controller::{
     ControllerState, Effect, Event, InterruptionMessage, MessageKind, Revision, Signal,
     StartOptions, Status, step,
 };
-use crate::model::desired::{ControllerSettings, GuardSettings, Mode, UnresolvedPolicy};
+use crate::model::desired::{ApplyConditions, ControllerSettings, Mode, UnresolvedPolicy};
 use crate::model::ids::InstanceId;
 use crate::model::observed::{ClusterIdentity, Instance, Node, Observed};
 use crate::plan::Plan;
@@ -60,7 +60,7 @@ pub(crate) fn revision(commit: &str) -> Revision {
         origin: None,
         pool_limits: BTreeMap::new(),
         controller: ControllerSettings::default(),
-        guard: GuardSettings::default(),
+        guard: ApplyConditions::default(),
         consolidate_after: BTreeMap::new(),
         error_count: 0,
         is_empty: false,

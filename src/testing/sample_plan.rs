@@ -45,7 +45,7 @@ pub(crate) fn nothing() -> Plan {
 }
 
 fn cost(before: i64, after: i64) -> Cost {
-    let prices = PriceSource { stand_in: true, ..prices("us-east-1", "2026-05-01") };
+    let prices = PriceSource { is_other_region: true, ..prices("us-east-1", "2026-05-01") };
     Cost { prices, ..plan::cost(before, after) }
 }
 

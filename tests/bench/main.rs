@@ -59,7 +59,7 @@ use fleetwright::model::market::ZoneSetting;
 use fleetwright::model::observed::{ClusterIdentity, Observed};
 use fleetwright::model::units::MicroUsd;
 use fleetwright::plan::wire::{Base, BaseWorld, DiagnosticSeverity};
-use fleetwright::plan::{Facts, Plan, check};
+use fleetwright::plan::{Facts, Plan, verify};
 use fleetwright::planner::{Inputs, Scope, plan};
 use fleetwright::solver::Settings;
 
@@ -359,7 +359,7 @@ fn run(
     let demand = Demand::build(&desired, &observed, DemandMode::Live);
     lap("demand");
     let (desired, observed, catalog) = (&desired, &observed, &catalog);
-    let _ = check(&plan, &Facts { desired, demand: &demand, observed, catalog, allocation });
+    let _ = verify(&plan, &Facts { desired, demand: &demand, observed, catalog, allocation });
     lap("judge");
     Ok(plan)
 }

@@ -1,7 +1,6 @@
 //! Controls a real browser, if one is installed: opens pages, waits, types, and reports errors of
 //! the page.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,6 +9,8 @@ use anyhow::Context as _;
 use headless_chrome::protocol::cdp::types::Event;
 use headless_chrome::protocol::cdp::{Emulation, Page};
 use headless_chrome::{Browser, LaunchOptions, Tab};
+
+use crate::missing_tool::not_run;
 
 /// Paths of the browser on Debian and similar distributions.
 const BROWSERS: [&str; 3] =
@@ -43,8 +44,7 @@ impl Viewport {
 /// reason to stderr.
 pub(crate) fn open(url: &str, viewport: Viewport) -> Option<BrowserPage> {
     let Some(path) = BROWSERS.iter().map(PathBuf::from).find(|path| path.exists()) else {
-        // An error of stderr is ignored.
-        let _ = writeln!(std::io::stderr(), "not run: there is none of {}", BROWSERS.join(", "));
+        not_run("browser", &format!("there is none of {}", BROWSERS.join(", ")));
         return None;
     };
     Some(BrowserPage::open(path, url, viewport).unwrap_or_else(|error| panic!("{url}: {error:#}")))

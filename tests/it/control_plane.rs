@@ -3,11 +3,12 @@
 //! `KUBEBUILDER_ASSETS` names a directory with etcd, kube-apiserver, kube-controller-manager and
 //! kube-scheduler. Without them the test is skipped, and stderr states the reason.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value as Json;
+
+use crate::missing_tool::not_run;
 
 /// Exit code of the script if a program is missing.
 const UNAVAILABLE: i32 = 69;
@@ -27,17 +28,13 @@ fn reports(arguments: &[&str]) -> Option<Vec<Json>> {
         .expect("a finished script");
     let stderr = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(UNAVAILABLE) {
-        not_run(stderr.lines().last().unwrap_or_default());
+        let why = stderr.lines().last().unwrap_or_default();
+        not_run("control-plane", why.trim_start_matches("not run: "));
         return None;
     }
     assert!(output.status.success(), "{stderr}");
     let text = std::fs::read_to_string(out.path().join("reports.jsonl")).expect("reports");
     Some(text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect())
-}
-
-fn not_run(why: &str) {
-    // An error of stderr is ignored.
-    let _ = writeln!(std::io::stderr(), "{why}");
 }
 
 /// Checks that every planned pod is bound, and that no node is left closed.

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -15,6 +14,7 @@ use serde_json::{Value as Json, json};
 
 use crate::binary::Workspace;
 use crate::golden;
+use crate::missing_tool::not_run;
 
 const CHART: &str = "deploy/helm/fleetwright";
 const MANIFESTS: &str = "deploy/kubernetes/fleetwright.yaml";
@@ -58,8 +58,7 @@ fn helm() -> Option<PathBuf> {
 /// Renders the chart. Without Helm, returns `None` and prints the reason to stderr.
 fn render(settings: &[&str]) -> Option<Output> {
     let Some(helm) = helm() else {
-        // An error of stderr is ignored.
-        let _ = writeln!(io::stderr(), "not run: there is no helm, so the chart is not rendered");
+        not_run("helm", "there is no helm, so the chart is not rendered");
         return None;
     };
     let home = tempfile::tempdir().expect("a folder");

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::binary::{CommandResult, Workspace};
+use crate::missing_tool::not_run;
 
 const AT: [&str; 2] = ["--at", "2026-09-01T10:00:00Z"];
 
@@ -58,7 +59,7 @@ fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|p| p.is_file());
     if found.is_none() {
-        let _ = writeln!(io::stderr(), "not run: there is no {name} for external sources");
+        not_run(name, &format!("there is no {name} for external sources"));
     }
     found
 }

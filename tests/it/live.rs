@@ -61,13 +61,6 @@ mod standing_fleet;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod watches;
 
-/// Prints the reason for a skipped test to stderr.
-fn not_run(why: &str) {
-    use std::io::Write as _;
-    // An error of stderr is ignored.
-    let _ = writeln!(std::io::stderr(), "not run: {why}");
-}
-
 /// Prints a measurement to stderr.
 #[cfg(feature = "cluster")]
 fn measured(what: &str) {

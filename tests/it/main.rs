@@ -3,6 +3,9 @@
 //! A script is a file of `scripts/`; module `script` documents its language. Tests with generated
 //! input or many rounds are Rust modules. `UPDATE_GOLDEN=1 cargo test --test it` updates the golden
 //! files (`golden/`, `plans/`) instead of comparing them; review the diff.
+//!
+//! A test whose tool is missing is skipped, and stderr states the reason. It fails if
+//! `FLEETWRIGHT_REQUIRED_TOOLS` names the tool.
 
 mod adopt;
 mod binary;
@@ -31,6 +34,7 @@ mod layers;
 mod list_prices;
 #[cfg(feature = "kubernetes")]
 mod live;
+mod missing_tool;
 #[cfg(feature = "kubernetes")]
 mod odd_objects;
 mod optimality;

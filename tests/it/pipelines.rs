@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 use tempfile::TempDir;
 
 use crate::binary::Workspace;
+use crate::missing_tool::not_run;
 
 /// A repository with a commit and a change, and a directory for programs.
 struct Repository {
@@ -173,7 +174,7 @@ fn has_jq() -> bool {
     let found =
         Command::new("jq").arg("--version").output().is_ok_and(|ended| ended.status.success());
     if !found {
-        let _ = std::io::stderr().write_all(b"not run: jq is not installed\n");
+        not_run("jq", "jq is not installed");
     }
     found
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::missing_tool::not_run;
+
 /// Timeout of every wait.
 const TIMEOUT: Duration = Duration::from_mins(3);
 
@@ -106,12 +108,10 @@ impl Drop for Sandbox {
 
 /// Returns whether kubectl is installed. If not, prints this to stderr.
 fn has_kubectl() -> bool {
-    use std::io::Write as _;
     let found = Command::new("kubectl").args(["version", "--client"]).output();
     let has = found.is_ok_and(|output| output.status.success());
     if !has {
-        // An error of stderr is ignored.
-        let _ = writeln!(std::io::stderr(), "not run: there is no kubectl");
+        not_run("kubectl", "there is no kubectl");
     }
     has
 }

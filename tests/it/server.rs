@@ -99,6 +99,23 @@ fn metrics_show_known_values_only() {
     ] {
         assert_eq!(busy.get(key).map(String::as_str), Some(value), "{key}");
     }
+    let totals = fleetwright::plan::wire::PodTotals {
+        total: 12,
+        placed: 9,
+        unschedulable: 3,
+        unresolved: 2,
+        moved: 5,
+        ..Default::default()
+    };
+    let mut counted = empty();
+    let published = counted.plan.as_mut().expect("a plan");
+    std::sync::Arc::make_mut(&mut published.plan).capacity.pods = totals;
+    let counted = samples(&metrics(&counted));
+    let states = counted.iter().filter(|(key, _)| key.starts_with("fleetwright_plan_pods{"));
+    let sum: u32 = states.map(|(_, pods)| pods.parse::<u32>().expect("a number")).sum();
+    assert_eq!(sum, totals.total, "each pod has one state");
+    assert_eq!(counted["fleetwright_plan_pods_moved"], "5");
+    assert_eq!(counted["fleetwright_plan_unresolved_workloads"], "2");
     let failing = samples(&metrics(&failing()));
     for (key, value) in [
         ("fleetwright_breaker_latched{breaker=\"ineffective-launches\"}", "1"),

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use fleetwright::plan::{Plan, set_identity};
 
 use crate::binary::{CommandResult, Workspace};
+use crate::missing_tool::not_run;
 
 const SETTINGS: &str = "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: { name: shop }\n\
                         spec:\n  cluster: { name: shop, region: us-east-1 }\n  world: empty\n";
@@ -21,12 +22,13 @@ struct SignedRepository {
 }
 
 impl SignedRepository {
-    /// Creates a repository; `None` if git or ssh-keygen is not installed.
+    /// Creates a repository. Returns `None`, with the reason on stderr, if git or ssh-keygen is not installed.
     fn new(keys: &[&str]) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         for name in keys {
             let arguments = ["-q", "-t", "ed25519", "-N", "", "-f", name];
             if !succeeds("ssh-keygen", &arguments, folder.path()) {
+                not_run("ssh-keygen", "ssh-keygen is not installed");
                 return None;
             }
         }
@@ -34,6 +36,7 @@ impl SignedRepository {
         let path = std::env::var("PATH").unwrap_or_default();
         workspace.variables.insert("PATH".to_owned(), path);
         if !succeeds("git", &["init", "-q", "-b", "main"], workspace.root()) {
+            not_run("git", "git is not installed");
             return None;
         }
         workspace.write("web.yaml", WORKLOAD);
@@ -92,11 +95,7 @@ fn succeeds(program: &str, arguments: &[&str], folder: &Path) -> bool {
 
 #[test]
 fn only_commits_of_listed_signers_are_planned() {
-    let Some(shop) = SignedRepository::new(&["ops", "dev"]) else {
-        use std::io::Write as _;
-        let _ = std::io::stderr().write_all(b"not run: git or ssh-keygen is not installed\n");
-        return;
-    };
+    let Some(shop) = SignedRepository::new(&["ops", "dev"]) else { return };
     shop.write_signers(&["ops"]);
     shop.commit(Some("ops"));
     shop.assert_accepted("one of the listed signers signs the first list");

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fleetwright::apply::EarlierLaunch;
 use fleetwright::controller::{Effect, InterruptionStatus, PersistedState, Status};
-use fleetwright::model::desired::{ControllerSettings, GuardSettings};
+use fleetwright::model::desired::{ApplyConditions, ControllerSettings};
 use fleetwright::model::ids::{Address, ChangeId, InstanceId, NodeName, PlanId, WorkloadId};
 use fleetwright::model::observed::{Completeness, Instance, Node, Observed, tag};
 use fleetwright::plan::wire::{Amount, ExplainRow, Reason, ResourceChange, RetireReason, WaveStep};
@@ -144,7 +144,7 @@ pub(crate) struct ReplicaStep<'a> {
     /// Controller settings of the served commit.
     pub(crate) settings: &'a ControllerSettings,
     /// Apply windows of the same commit.
-    pub(crate) guard: &'a GuardSettings,
+    pub(crate) guard: &'a ApplyConditions,
     pub(crate) persisted_state: &'a PersistedState,
     /// True if that commit declares neither workloads nor pools.
     pub(crate) is_empty: bool,

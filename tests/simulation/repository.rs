@@ -353,13 +353,10 @@ impl SimulatedPlanner {
 
 impl RevisionPlanner for SimulatedPlanner {
     async fn plan(&self, world: Arc<Observed>, limits: PlanScope) -> Plan {
-        let PlanScope {
-            changeable_nodes: only,
-            excluded_addresses: exclude,
-            running_pods_only: running,
-        } = limits;
-        let exclude = exclude.iter().map(ToString::to_string).collect();
-        let scope = Scope { exclude, only, running, ..Scope::default() };
+        let PlanScope { changeable_nodes, excluded_addresses, running_pods_only } = limits;
+        let excluded_addresses = excluded_addresses.iter().map(ToString::to_string).collect();
+        let scope =
+            Scope { changeable_nodes, excluded_addresses, running_pods_only, ..Scope::default() };
         self.wait_for_planning().await;
         let is_full = scope == Scope::default();
         let plan =
@@ -378,8 +375,8 @@ impl RevisionPlanner for SimulatedPlanner {
         pods: PodScope,
     ) -> RevalidatedPlan {
         self.wait_for_planning().await;
-        let running = pods == PodScope::RunningOnly;
-        let scope = Scope { running, ..Scope::default() };
+        let running_pods_only = pods == PodScope::RunningOnly;
+        let scope = Scope { running_pods_only, ..Scope::default() };
         let pinned = planner::revalidate(&self.inputs(&world, scope), &plan);
         let dropped = pinned.dropped.keys().cloned().collect();
         self.shared.record_replan(self.replica, &plan.capacity.plan_id, dropped);

@@ -105,7 +105,7 @@ impl<'m> MarketReader<'m> {
                 let kinds = pools.flat_map(|pool| catalog.types_for_pool(pool));
                 kinds.map(|kind| (kind.name.clone(), kind)).collect()
             };
-        let scope = if has_prices || catalog.prices.stand_in {
+        let scope = if has_prices || catalog.prices.is_other_region {
             PriceScope::All
         } else {
             types_without_price(admitted(&|_| true).into_values())

@@ -31,7 +31,7 @@ fn observe_through(faulty: &FaultyPorts<'_>) -> Observed {
 }
 
 #[test]
-fn node_without_reported_resources_counts_as_a_starting_instance() {
+fn node_without_reported_resources_is_a_starting_instance() {
     for (ready, has_pods, is_observed) in
         [(false, false, false), (true, false, true), (false, true, true)]
     {

@@ -33,7 +33,7 @@ fn are_open(world: &World) -> bool {
 }
 
 #[test]
-fn nodes_of_a_wave_open_at_the_same_moment_after_the_last_is_ready() {
+fn nodes_of_a_wave_open_together_once_all_are_ready() {
     let world = fleet();
     let plan = plan(&world);
     let began = world.now();
@@ -81,7 +81,7 @@ fn late_node_delays_the_others_by_twenty_seconds_at_most() {
 }
 
 #[test]
-fn refused_opening_is_repeated_and_a_lasting_refusal_fails_the_change() {
+fn refused_opening_is_repeated_until_it_fails_the_change() {
     let opens = |fault, at| {
         let world = fleet();
         let plan = without_retirements(plan(&world));
@@ -112,7 +112,7 @@ fn next_apply_opens_the_nodes_that_a_crashed_one_left_closed() {
 }
 
 #[test]
-fn apply_opens_closed_nodes_of_ours_before_its_first_change_and_no_others() {
+fn apply_opens_only_our_closed_nodes_before_its_first_change() {
     for (label, opens) in [(true, true), (false, false)] {
         let world = fleet();
         let plan = plan(&world);

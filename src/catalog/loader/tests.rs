@@ -157,10 +157,10 @@ fn all_zones_in_error_are_reported() {
 }
 
 #[test]
-fn prices_are_the_regions_own_or_marked_stand_ins() {
-    for (region, stand_in) in [("us-east-1", false), ("eu-west-1", true)] {
+fn prices_are_of_the_region_or_marked_as_of_another() {
+    for (region, is_other_region) in [("us-east-1", false), ("eu-west-1", true)] {
         let catalog = loaded(region, &[]);
-        assert_eq!(catalog.prices.stand_in, stand_in);
+        assert_eq!(catalog.prices.is_other_region, is_other_region);
         assert_eq!(catalog.prices.region.as_str(), "us-east-1");
         assert_eq!(catalog.prices.date, "2026-07-20");
         for offering in &catalog.types["m5.large"].offerings {
@@ -173,7 +173,7 @@ fn prices_are_the_regions_own_or_marked_stand_ins() {
             assert_eq!(offering.estimated, offering.capacity_type == CapacityType::Spot);
         }
         let warned = catalog.warnings.iter().any(|warning| warning.contains("are used instead"));
-        assert_eq!(warned, stand_in, "{:?}", catalog.warnings);
+        assert_eq!(warned, is_other_region, "{:?}", catalog.warnings);
     }
 }
 

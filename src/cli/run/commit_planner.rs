@@ -235,13 +235,10 @@ impl BlockingPlanner for JudgedPlanner {
     }
 
     fn plan(&self, world: &Observed, limits: PlanScope) -> Plan {
-        let PlanScope {
-            changeable_nodes: only,
-            excluded_addresses: exclude,
-            running_pods_only: running,
-        } = limits;
-        let exclude = exclude.iter().map(ToString::to_string).collect();
-        let scope = Scope { exclude, only, running, ..Scope::default() };
+        let PlanScope { changeable_nodes, excluded_addresses, running_pods_only } = limits;
+        let excluded_addresses = excluded_addresses.iter().map(ToString::to_string).collect();
+        let scope =
+            Scope { changeable_nodes, excluded_addresses, running_pods_only, ..Scope::default() };
         let mut plan = planner::plan(&self.inputs(world, scope));
         plan.capacity.cost.breakdown = breakdown(&plan, &self.repository.fleet.commitments);
         self.judge.record(&mut plan);
@@ -249,8 +246,9 @@ impl BlockingPlanner for JudgedPlanner {
     }
 
     fn revalidate(&self, plan: &Plan, world: &Observed, pods: PodScope) -> RevalidatedPlan {
-        let running = pods == PodScope::RunningOnly;
-        planner::revalidate(&self.inputs(world, Scope { running, ..Scope::default() }), plan)
+        let running_pods_only = pods == PodScope::RunningOnly;
+        let scope = Scope { running_pods_only, ..Scope::default() };
+        planner::revalidate(&self.inputs(world, scope), plan)
     }
 
     fn forecast(&self, world: &Observed, to: Timestamp) -> Forecast {

@@ -146,7 +146,7 @@ fn directory_without_the_setting_reads_nothing_above_it() {
 }
 
 #[test]
-fn new_settings_of_a_cluster_directory_read_the_whole_repository() {
+fn new_settings_in_a_directory_read_the_whole_repository() {
     let repository = committed();
     let file = repository.path().join("clusters/prod/fleetwright.yaml");
     fs::remove_file(&file).expect("removed");

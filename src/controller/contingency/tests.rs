@@ -153,7 +153,7 @@ fn further_node() -> Plan {
 }
 
 #[test]
-fn approved_contingency_approves_a_further_node_for_pending_pods() {
+fn approved_contingency_covers_a_node_for_pending_pods() {
     let situation = Situation::new();
     let plan = further_node();
     assert_eq!(situation.allowed(&plan), 1);
@@ -163,7 +163,7 @@ fn approved_contingency_approves_a_further_node_for_pending_pods() {
 }
 
 #[test]
-fn plan_without_an_approved_and_applied_contingency_needs_its_own_approval() {
+fn plan_without_an_applied_contingency_needs_an_approval() {
     let plan = further_node();
     assert_eq!(Situation::before_apply().allowed(&plan), 0, "approved, but not applied");
     // Applied without an approval by digest: by its merge, by policies, or in a break-glass.
@@ -180,7 +180,7 @@ fn plan_without_an_approved_and_applied_contingency_needs_its_own_approval() {
 }
 
 #[test]
-fn contingency_serves_only_pending_pods_of_the_approved_workloads() {
+fn contingency_serves_pending_pods_of_approved_workloads() {
     let situation = Situation::new();
     let launching = |pods: &[(&str, u32)]| plan_launching(&[("1", pods, PRICE.0)]);
     assert_eq!(situation.allowed(&launching(&[("api", 3)])), 1);
@@ -257,7 +257,7 @@ fn dearer_fallback_offerings_are_dropped_before_the_launch() {
     let plan = plan.with_identity();
     let mut situation = Situation::new();
     let cover = situation.check(|context| cover(&plan, context, situation.now)).expect("covered");
-    assert_eq!(cover.launches[&address].1, MicroUsd(90_000), "the dearest that may come");
+    assert_eq!(cover.launches[&address].1, MicroUsd(90_000), "the highest price that may come");
     let kept = cover.without_dearer_offerings(&plan);
     assert_eq!(kept.capacity.alternatives[0].offerings, [offering(90_000)]);
     assert_ne!(kept.capacity.digest, plan.capacity.digest, "it is another decision");
@@ -288,7 +288,7 @@ fn used_contingency_is_not_refunded() {
 }
 
 #[test]
-fn contingency_ends_with_its_hour_its_commit_and_the_stored_approval() {
+fn contingency_ends_with_its_hour_commit_or_approval() {
     let late = |seconds: i64| Situation::with(|s| s.now = at(seconds)).allowed(&further_node());
     assert_eq!([MINUTE + 3_599, MINUTE + 3_600].map(late), [1, 0]);
     // The clock was set back by far.
@@ -447,7 +447,7 @@ fn apply_of_an_approved_plan_starts_its_contingency() {
 }
 
 #[test]
-fn unapproved_plan_for_other_pods_is_blocked_beside_a_contingency() {
+fn contingency_does_not_approve_a_plan_for_other_pods() {
     let plan = plan_launching(&[("1", &[("other", 1)], 1)]);
     let harness = controller(applied_state(), &plan);
     let current = harness.state().planning.current.as_ref().expect("a plan");

@@ -129,7 +129,7 @@ const ALL: [&str; 7] = ["batch 0", "batch 1", "batch 2", "web 1", "web 10", "web
 const LAUNCHES: [&str; 2] = ["web 10", "web 9"];
 
 #[test]
-fn launch_waits_while_all_its_pods_may_still_be_placed_on_launched_nodes() {
+fn launch_waits_while_launched_nodes_may_hold_all_its_pods() {
     let launched = "web 9";
     let plan = GateScenario::new().plan;
     let explained = plan.capacity.explain.iter();

@@ -28,7 +28,7 @@ fn is_missing(ahead: &LaunchesAhead, planned: u32, world: &Observed) -> bool {
 }
 
 #[test]
-fn added_pods_allow_launches_until_the_cluster_has_had_all_of_them() {
+fn added_pods_allow_launches_until_all_have_existed() {
     let mut ahead = LaunchesAhead::default();
     ahead.update(&plan(4), "a", false, &observed(0, 0));
     assert!(!is_missing(&ahead, 4, &observed(0, 0)), "the first commit adds them");

@@ -213,7 +213,7 @@ fn replaced_without_nodes(deleted: &[&str], repair_after: Option<SignedDuration>
 }
 
 #[test]
-fn instance_without_its_node_object_is_replaced_after_one_minute() {
+fn instance_without_a_node_is_replaced_after_one_minute() {
     let half_an_hour = Some(SignedDuration::from_mins(30));
     assert_eq!(replaced_without_nodes(&["i-1"], half_an_hour), ["i-1 node-deleted"]);
     assert_eq!(replaced_without_nodes(&["i-1"], None), [""; 0], "repairs are disabled");

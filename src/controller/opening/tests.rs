@@ -120,7 +120,7 @@ fn opened(pods: &[(&str, u32)], nodes: &[u32]) -> Vec<Opened> {
 const PENDING: [(&str, Option<&str>); 3] = [("a", None), ("b", None), ("c", None)];
 
 #[test]
-fn ready_batch_opens_at_once_with_every_pod_nominated_within_its_planned_count() {
+fn ready_batch_opens_with_its_planned_pods_nominated() {
     let mut harness = leads(Mode::Full, Some(plan_for(3)));
     let all = opened(&[("a", 2), ("b", 2), ("c", 1)], &[1, 2]);
     assert_eq!(observe(&mut harness, 1, seen(1, &PENDING)), all);
@@ -166,7 +166,7 @@ fn deadline_passes_without_an_observation() {
 }
 
 #[test]
-fn pods_are_nominated_once_while_a_node_starts_and_those_cleared_just_before_the_opening() {
+fn pods_are_nominated_once_and_again_after_a_clear() {
     let starting = |seconds, nominated: &[(usize, u32)]| {
         let mut world = seen(seconds, &PENDING);
         node(&mut world, "node-of-i-2").ready = false;
@@ -257,7 +257,7 @@ fn ready_nodes_wait_for_pods_that_a_commit_adds() {
 }
 
 #[test]
-fn ready_nodes_wait_briefly_for_pods_that_the_cluster_had_before() {
+fn ready_nodes_wait_briefly_for_earlier_pods() {
     let mut harness = leads(Mode::Full, Some(plan_for(3)));
     for seconds in [0, 19] {
         assert_eq!(observe(&mut harness, seconds, seen(seconds, &[])), [], "after {seconds} s");
@@ -295,7 +295,7 @@ fn nodes_open_without_nominations_in_every_mode() {
 }
 
 #[test]
-fn nodes_open_while_ec2_cannot_be_read_and_wait_while_kubernetes_cannot() {
+fn nodes_open_without_ec2_reads_and_wait_for_kubernetes() {
     let failed = || Completeness::Failed { reason: "throttled".to_owned() };
     let mut harness = leads(Mode::Full, Some(plan_for(3)));
     for (seconds, due) in [(0, false), (20, true)] {
@@ -362,7 +362,7 @@ fn pods_that_kube_scheduler_does_not_place_now_are_left_alone() {
 }
 
 #[test]
-fn failed_opening_is_repeated_after_two_seconds_and_others_are_not() {
+fn only_a_failed_opening_is_repeated_after_two_seconds() {
     let mut harness = leads(Mode::Full, Some(plan_for(3)));
     observe(&mut harness, 1, seen(1, &PENDING));
     let error = PortError {
@@ -437,7 +437,7 @@ fn nodes_that_an_apply_launched_open_although_the_plan_is_older() {
 }
 
 #[test]
-fn pods_arrive_for_ten_seconds_after_the_last_was_placed_unless_their_number_grew() {
+fn pods_arrive_for_ten_seconds_unless_their_number_grows() {
     let mut harness = leads(Mode::Full, Some(plan_for(3)));
     harness.modify(|state| {
         let pods = BTreeMap::from([(workload_key(&owner()), 2)]);

@@ -1,7 +1,5 @@
 //! Custom resource definitions, generated from the types: structural, as the API server requires.
 
-use std::fmt::Write as _;
-
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value as Json, json};
@@ -12,34 +10,49 @@ const HEADER: &str = "\
 # Custom resource definitions, generated from the types in src/controller/resources; a test compares them.
 ";
 
-/// Column of `kubectl get`: title, type, path, and true to show it only with `-o wide`.
-type PrinterColumn = (&'static str, &'static str, &'static str, bool);
+/// Column of `kubectl get`.
+struct PrinterColumn {
+    name: &'static str,
+    kind: &'static str,
+    path: &'static str,
+    /// True to show the column only with `-o wide`.
+    is_wide: bool,
+}
+
+const fn column(name: &'static str, kind: &'static str, path: &'static str) -> PrinterColumn {
+    PrinterColumn { name, kind, path, is_wide: false }
+}
+
+const fn wide(name: &'static str, kind: &'static str, path: &'static str) -> PrinterColumn {
+    PrinterColumn { is_wide: true, ..column(name, kind, path) }
+}
 
 const PLAN_COLUMNS: [PrinterColumn; 8] = [
-    ("Current", "boolean", ".status.current", false),
-    ("Ready", "string", ".status.conditions[?(@.type==\"Ready\")].status", false),
-    ("Reason", "string", ".status.conditions[?(@.type==\"Ready\")].reason", false),
-    ("Plan", "string", ".spec.summary", false),
-    ("Commit", "string", ".spec.commit", true),
-    ("Health", "string", ".status.health", true),
-    ("Message", "string", ".status.conditions[?(@.type==\"Ready\")].message", true),
-    ("Age", "date", ".metadata.creationTimestamp", false),
+    column("Current", "boolean", ".status.current"),
+    column("Ready", "string", ".status.conditions[?(@.type==\"Ready\")].status"),
+    column("Reason", "string", ".status.conditions[?(@.type==\"Ready\")].reason"),
+    column("Plan", "string", ".spec.summary"),
+    wide("Commit", "string", ".spec.commit"),
+    wide("Health", "string", ".status.health"),
+    wide("Message", "string", ".status.conditions[?(@.type==\"Ready\")].message"),
+    column("Age", "date", ".metadata.creationTimestamp"),
 ];
 
 const POOL_COLUMNS: [PrinterColumn; 7] = [
-    ("Nodes", "integer", ".status.nodes", false),
-    ("Planned", "integer", ".status.nodesPlanned", false),
-    ("Hourly", "string", ".status.hourly", false),
-    ("Ready", "string", ".status.conditions[?(@.type==\"Ready\")].status", false),
-    ("Reason", "string", ".status.conditions[?(@.type==\"Ready\")].reason", false),
-    ("Commit", "string", ".status.commit", false),
-    ("Message", "string", ".status.conditions[?(@.type==\"Ready\")].message", true),
+    column("Nodes", "integer", ".status.nodes"),
+    column("Planned", "integer", ".status.nodesPlanned"),
+    column("Hourly", "string", ".status.hourly"),
+    column("Ready", "string", ".status.conditions[?(@.type==\"Ready\")].status"),
+    column("Reason", "string", ".status.conditions[?(@.type==\"Ready\")].reason"),
+    column("Commit", "string", ".status.commit"),
+    wide("Message", "string", ".status.conditions[?(@.type==\"Ready\")].message"),
 ];
 
 /// Returns the definitions of all kinds as YAML documents.
 #[must_use]
 pub fn definitions() -> String {
-    let all = ObjectKind::ALL.map(|kind| to_yaml(&definition(kind)));
+    let to_yaml = |kind| serde_saphyr::to_string(&definition(kind)).expect("JSON is YAML");
+    let all = ObjectKind::ALL.map(to_yaml);
     format!("{HEADER}{}", all.join("---\n"))
 }
 
@@ -52,9 +65,9 @@ fn definition(kind: ObjectKind) -> Json {
             ("cpool", &POOL_COLUMNS[..], schema::<PoolSpec>(), schema::<PoolStatus>())
         }
     };
-    let column = |(name, kind, path, wide): &PrinterColumn| {
+    let column = |PrinterColumn { name, kind, path, is_wide }: &PrinterColumn| {
         json!({
-            "name": name, "type": kind, "jsonPath": path, "priority": i32::from(*wide)
+            "name": name, "type": kind, "jsonPath": path, "priority": i32::from(*is_wide)
         })
     };
     let columns: Vec<Json> = columns.iter().map(column).collect();
@@ -130,40 +143,5 @@ fn nullable(object: &mut Map<String, Json>) {
     }
     if is_nullable {
         object.insert("nullable".to_owned(), true.into());
-    }
-}
-
-/// Returns a value as YAML with a final newline. Strings use JSON quoting.
-fn to_yaml(value: &Json) -> String {
-    let mut out = String::new();
-    write_yaml(&mut out, value, 0);
-    out.trim_start_matches('\n').to_owned() + "\n"
-}
-
-fn write_yaml(out: &mut String, value: &Json, depth: usize) {
-    let pad = "  ".repeat(depth);
-    // Writing to a string cannot fail.
-    match value {
-        Json::Object(map) if !map.is_empty() => {
-            for (key, value) in map {
-                let _ = write!(out, "\n{pad}{key}:");
-                write_yaml(out, value, depth + 1);
-            }
-        }
-        Json::Array(items) if !items.is_empty() => {
-            for item in items {
-                let mut inner = String::new();
-                write_yaml(&mut inner, item, depth + 1);
-                let _ = write!(out, "\n{pad}- {}", inner.trim_start());
-            }
-        }
-        scalar @ (Json::Null
-        | Json::Bool(_)
-        | Json::Number(_)
-        | Json::String(_)
-        | Json::Array(_)
-        | Json::Object(_)) => {
-            let _ = write!(out, " {scalar}");
-        }
     }
 }

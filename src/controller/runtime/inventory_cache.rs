@@ -1,8 +1,11 @@
 //! A cache of the EC2 inventory, so that a pending pod does not wait for EC2 list calls.
 //!
-//! The cache answers from the last read, which it refreshes every few seconds. Invariants: a read
-//! that began before one of our writes ended is not used after that write; a read that is too old
-//! is repeated; a failed read is an error, and an older read does not stand in for it.
+//! The cache answers from the last read, which it refreshes every few seconds.
+//!
+//! Invariants:
+//! - A read that began before one of our writes ended is not used after that write.
+//! - A read that is too old is repeated.
+//! - A failed read is an error, and an older read does not stand in for it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

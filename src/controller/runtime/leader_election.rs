@@ -1,9 +1,11 @@
 //! Leader election: the lease that replicas and applies share, and the controller state persisted
 //! with it.
 //!
-//! Invariants: the lease counts as held only while that is certain; only the holder writes the
-//! persisted state, in the same write that renews the lease; with a key, a renewal also seals the
-//! state anew; an apply that requests the lease gets it as soon as no work is in progress.
+//! Invariants:
+//! - The lease counts as held only while that is certain.
+//! - Only the holder writes the persisted state, in the same write that renews the lease.
+//! - With a key, a renewal also seals the state anew.
+//! - An apply that requests the lease gets it as soon as no work is in progress.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,7 +34,7 @@ const RENEW_WITHIN: Duration = Duration::from_secs(8);
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(90);
 
 /// Interval at which a standby reads the persisted state, so that it knows the newest one.
-const WITNESS_EVERY: Duration = Duration::from_secs(20);
+const LEADER_STATE_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Intervals and timeouts of the lease.
 #[derive(Debug, Clone, Copy)]
@@ -130,7 +132,7 @@ impl LeaderElector {
     /// Contends for the lease and holds it, for as long as it is polled.
     pub(super) async fn run(&self, signals: mpsc::Sender<Signal>) {
         let mut last_holder: Option<String> = None;
-        let mut witnessed_at: Option<tokio::time::Instant> = None;
+        let mut leader_state_read_at: Option<tokio::time::Instant> = None;
         loop {
             let is_held = self.held_lease().is_some();
             let acquired = if is_held { Ok(()) } else { self.acquire().await };
@@ -148,9 +150,9 @@ impl LeaderElector {
                         last_holder = Some(holder);
                         send_signal(&signals, lost_signal(last_holder.clone())).await;
                     }
-                    if witnessed_at.is_none_or(|at| at.elapsed() >= WITNESS_EVERY) {
-                        witnessed_at = Some(tokio::time::Instant::now());
-                        self.witness().await;
+                    if leader_state_read_at.is_none_or(|at| at.elapsed() >= LEADER_STATE_INTERVAL) {
+                        leader_state_read_at = Some(tokio::time::Instant::now());
+                        self.read_leader_state().await;
                     }
                 }
                 Err(error @ LeaseError::Port(_)) => tracing::warn!(%error, "cannot acquire lease"),
@@ -221,11 +223,11 @@ impl LeaderElector {
     }
 
     /// Remembers the state of the leader.
-    async fn witness(&self) {
+    async fn read_leader_state(&self) {
         let Some(keys) = &self.state_keys else { return };
         match self.kubernetes.lease_record(LEASE_NAMESPACE, LEASE_NAME).await {
             Ok(LeaseRecord { controller_state: Some(text), uid, .. }) => {
-                self.memory().witness(&text, keys, &uid, SystemClock.now());
+                self.memory().remember_leader_state(&text, keys, &uid, SystemClock.now());
             }
             Ok(_) => {}
             Err(error) => tracing::debug!(%error, "cannot read persisted state"),

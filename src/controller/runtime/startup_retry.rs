@@ -1,7 +1,9 @@
 //! Start-up of a long-running controller: failed reads are retried.
 //!
-//! Invariants: nothing is written before the repository, the cluster and the account are read; the
-//! readiness probe reports the reason of the wait; each wait is bounded and ends on shutdown.
+//! Invariants:
+//! - Nothing is written before the repository, the cluster and the account are read.
+//! - The readiness probe reports the reason of the wait.
+//! - Each wait is bounded and ends on shutdown.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -55,17 +55,17 @@ pub(in super::super) fn read_artifacts(root: &YamlNode<'_>) -> Vec<(String, Read
 }
 
 fn read_artifact(item: &YamlNode<'_>, sources: &[YamlNode<'_>]) -> ReadArtifact {
-    let mut found: Option<(String, String)> = None;
+    let mut first: Option<CopiedDirectory> = None;
     let mut copied = Vec::new();
     for copy in items_at(item, &["copy"]) {
-        let (alias, root, target) = read_copy(copy)?;
-        if found.as_ref().is_some_and(|found| *found != (alias.clone(), root.clone())) {
+        let directory = read_copy(copy)?;
+        copied.push(directory.target.clone());
+        let first = first.get_or_insert_with(|| directory.clone());
+        if (&first.alias, &first.root) != (&directory.alias, &directory.root) {
             return Err("its artifact is copied from several directories".to_owned());
         }
-        found = Some((alias, root));
-        copied.push(target);
     }
-    let (alias, root) = found.ok_or("its artifact copies nothing")?;
+    let CopiedDirectory { alias, root, target: _ } = first.ok_or("its artifact copies nothing")?;
     let is_alias = |source: &&YamlNode<'_>| text_at(source, &["alias"]) == Some(&alias);
     let source = sources.iter().find(is_alias);
     let source = source.ok_or_else(|| format!("its artifact has no source `{alias}`"))?;
@@ -83,9 +83,18 @@ fn read_artifact(item: &YamlNode<'_>, sources: &[YamlNode<'_>]) -> ReadArtifact 
     })
 }
 
-/// Returns alias of the source, directory of the source with the layout of the artifact, and copied
-/// directory of the artifact.
-fn read_copy(copy: &YamlNode<'_>) -> Result<(String, String, String), String> {
+/// A directory that an artifact copies.
+#[derive(Clone)]
+struct CopiedDirectory {
+    /// Alias of the source.
+    alias: String,
+    /// Directory of the source with the layout of the artifact.
+    root: String,
+    /// Directory of the artifact.
+    target: String,
+}
+
+fn read_copy(copy: &YamlNode<'_>) -> Result<CopiedDirectory, String> {
     let text = |key| text_at(copy, &[key]).unwrap_or_default();
     let shown = super::super::decode::shorten(text("from"));
     let unsupported = || format!("its artifact copies `{shown}` in a way that is not supported");
@@ -107,7 +116,8 @@ fn read_copy(copy: &YamlNode<'_>) -> Result<(String, String, String), String> {
             return Err(format!("its artifact moves `{shown}` to another path"));
         }
     };
-    Ok((alias.to_owned(), root.trim_end_matches('/').to_owned(), to))
+    let root = root.trim_end_matches('/').to_owned();
+    Ok(CopiedDirectory { alias: alias.to_owned(), root, target: to })
 }
 
 fn join(directory: &str, path: &str) -> String {

@@ -1,7 +1,7 @@
 //! `EC2NodeClass` (v1, v1beta1) and `AWSNodeTemplate` (v1alpha1).
 
 use super::super::collector::{Collector, Definition};
-use super::super::decode::{Field, FieldMap, nearest, shorten};
+use super::super::decode::{Field, FieldMap, shorten};
 use super::super::object_meta::ObjectMeta;
 use super::super::yaml::YamlValue;
 use super::instance_settings::instance_settings;
@@ -12,6 +12,7 @@ use super::{finish_root, warn_unsupported};
 use crate::model::desired::{
     AmiFamily, Generation, InstanceSettings, KubeletSettings, NodeClass, ReservationTerm, Severity,
 };
+use crate::model::similar_name::most_similar;
 use crate::model::units::Bytes;
 
 /// Values of `amiFamily`.
@@ -345,7 +346,7 @@ fn read_alias(field: &Field<'_>) -> Option<(String, AmiFamily)> {
         return Some((text.into_owned(), *family));
     }
     let names: Vec<&str> = FAMILIES.iter().map(|(name, _)| *name).collect();
-    let near = nearest(name, &names).unwrap_or("al2023");
+    let near = most_similar(name, &names).unwrap_or("al2023");
     field.error(
         format_args!("is `{}`, not family@version of a known family", shorten(&text)),
         format!("write {near}@latest; families are {}", names.join(", ")),

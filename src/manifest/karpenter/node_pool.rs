@@ -15,7 +15,7 @@ use super::kubelet::kubelet;
 use super::requirements::{pool_labels, pool_requirements};
 use super::{add_pool, check_taints, finish_root, weight};
 use crate::model::desired::{
-    AutoModePool, Budget, Consolidation, Expiry, Generation, Pool, PoolLimits,
+    AutoModePool, Budget, BudgetNodes, Consolidation, Expiry, Generation, Pool, PoolLimits,
 };
 use crate::model::fargate::{AUTO, COMPUTE_TYPE};
 use crate::model::ids::NodeClassName;
@@ -26,7 +26,7 @@ use crate::model::units::ResourceName;
 const EXPIRE_AFTER: SignedDuration = SignedDuration::from_hours(720);
 
 /// Default number of nodes of a budget.
-const DEFAULT_BUDGET: &str = "10%";
+const DEFAULT_BUDGET: BudgetNodes = BudgetNodes::Percent(10);
 
 /// Name of the limit on the number of nodes.
 const NODES: &str = "nodes";
@@ -267,7 +267,7 @@ fn disruption_of(map: Option<&FieldMap<'_>>, generation: Generation) -> Disrupti
 
 /// Returns the budget of a pool without `budgets`. An empty list sets no limit.
 fn default_budget() -> Budget {
-    Budget { nodes: DEFAULT_BUDGET.to_owned(), reasons: Vec::new(), schedule: None, duration: None }
+    Budget { nodes: DEFAULT_BUDGET, reasons: Vec::new(), schedule: None, duration: None }
 }
 
 fn policy(field: &Field<'_>, generation: Generation) -> Option<Consolidation> {
@@ -291,7 +291,7 @@ fn policy(field: &Field<'_>, generation: Generation) -> Option<Consolidation> {
 fn budget(map: &FieldMap<'_>) -> Option<Budget> {
     let nodes = match map.get("nodes") {
         Some(nodes) => budget_nodes(&nodes),
-        None => Some(DEFAULT_BUDGET.to_owned()),
+        None => Some(DEFAULT_BUDGET),
     };
     let reasons = map.get("reasons").map(|field| {
         let reason = |item: Field<'_>| item.choice(&REASONS).map(ToOwned::to_owned);
@@ -307,19 +307,16 @@ fn budget(map: &FieldMap<'_>) -> Option<Budget> {
     Some(Budget { nodes: nodes?, reasons: reasons.unwrap_or_default(), schedule, duration })
 }
 
-fn budget_nodes(field: &Field<'_>) -> Option<String> {
+fn budget_nodes(field: &Field<'_>) -> Option<BudgetNodes> {
     let text = field.text_or_number()?;
-    let number = text.strip_suffix('%');
-    let digits = number.unwrap_or(&text);
-    let parsed = digits.parse::<u32>().ok().filter(|_| !digits.starts_with('+'));
-    if parsed.is_none_or(|share| number.is_some() && share > 100) {
+    let nodes = BudgetNodes::parse(&text);
+    if nodes.is_none() {
         field.error(
             format_args!("is `{}`, neither a number of nodes nor a share", shorten(&text)),
             "write 5 or 10%".to_owned(),
         );
-        return None;
     }
-    Some(text.into_owned())
+    nodes
 }
 
 /// Reads limits: amounts of resources, and a number of nodes.

@@ -10,7 +10,7 @@ use super::super::cron;
 use super::super::decode::{Field, FieldMap, shorten};
 use super::field_values::{money, share};
 use crate::model::desired::{
-    CommitmentKind, GuardSettings, PricingCommitment, Severity, TrustedKey, Window,
+    ApplyConditions, CommitmentKind, PricingCommitment, Severity, TrustedKey, Window,
 };
 
 /// Reads `spec.cost`.
@@ -49,7 +49,7 @@ fn reserved(map: &FieldMap<'_>) -> Option<CommitmentKind> {
 }
 
 /// Reads `spec.apply`.
-pub(super) fn read_guard(map: &FieldMap<'_>, guard: &mut GuardSettings) {
+pub(super) fn read_guard(map: &FieldMap<'_>, guard: &mut ApplyConditions) {
     if let Some(keys) = map.get("keys") {
         for item in keys.items() {
             let Some(found) = trusted_key(&item) else { continue };
@@ -146,17 +146,17 @@ mod tests {
     use crate::model::desired::{Tree, TreeFile};
     use jiff::Timestamp;
 
-    fn window(days: &[Weekday], from: u32, to: u32) -> GuardSettings {
+    fn window(days: &[Weekday], from: u32, to: u32) -> ApplyConditions {
         let windows =
             vec![Window { days: days.to_vec(), from: from * 60, to: to * 60, zone: TimeZone::UTC }];
-        GuardSettings { windows, ..GuardSettings::default() }
+        ApplyConditions { windows, ..ApplyConditions::default() }
     }
 
     #[test]
     fn adjacent_windows_merge_and_changes_list_each_transition() {
         let at = |text: &str| text.parse::<Timestamp>().expect("a time");
         let (from, to) = (at("2026-11-21T09:30:00Z"), at("2026-11-22T11:00:00Z"));
-        let transitions = |guard: &GuardSettings| -> Vec<(String, bool)> {
+        let transitions = |guard: &ApplyConditions| -> Vec<(String, bool)> {
             guard
                 .window_transitions(from, to)
                 .into_iter()
@@ -166,7 +166,7 @@ mod tests {
         let expected = |rows: &[(&str, bool)]| -> Vec<(String, bool)> {
             rows.iter().map(|(at, open)| ((*at).to_owned(), *open)).collect()
         };
-        assert_eq!(transitions(&GuardSettings::default()), []);
+        assert_eq!(transitions(&ApplyConditions::default()), []);
         let mut guard = window(&[], 10, 12);
         let (first, second) = ("2026-11-21T10:00:00Z", "2026-11-22T10:00:00Z");
         let noon = ("2026-11-21T12:00:00Z", false);
@@ -222,7 +222,7 @@ mod tests {
     fn a_window_over_midnight_belongs_to_its_opening_day() {
         // 2026-09-01 is a Tuesday.
         for (guard, at, open) in [
-            (GuardSettings::default(), "2026-09-01T03:00:00Z", true),
+            (ApplyConditions::default(), "2026-09-01T03:00:00Z", true),
             (window(&[], 8, 17), "2026-09-01T08:00:00Z", true),
             (window(&[], 8, 17), "2026-09-01T17:00:00Z", false),
             (window(&[Weekday::Monday], 8, 17), "2026-09-01T09:00:00Z", false),

@@ -96,7 +96,7 @@ fn a_v1_pool_takes_the_defaults_of_its_generation() {
     assert_eq!(pool.consolidate_after, Some(SignedDuration::ZERO));
     assert_eq!(pool.expire_after, Expiry::After(hours(720)));
     assert_eq!((pool.weight, pool.replicas), (0, None));
-    let budgets: Vec<&str> = pool.budgets.iter().map(|budget| budget.nodes.as_str()).collect();
+    let budgets: Vec<String> = pool.budgets.iter().map(|b| b.nodes.to_string()).collect();
     assert_eq!(budgets, ["10%"], "as in Karpenter");
     assert!(pool.requirements.is_empty() && pool.limits == PoolLimits::default());
 }
@@ -104,7 +104,7 @@ fn a_v1_pool_takes_the_defaults_of_its_generation() {
 #[test]
 fn pool_without_budgets_has_the_default_of_its_generation() {
     let budgets = |text: &str| -> Vec<String> {
-        pool(text).budgets.into_iter().map(|budget| budget.nodes).collect()
+        pool(text).budgets.into_iter().map(|budget| budget.nodes.to_string()).collect()
     };
     let stated = "  disruption: {consolidateAfter: 0s, budgets: [{nodes: '2'}]}\n";
     assert_eq!(budgets(&v1("", "")), ["10%"]);

@@ -196,11 +196,41 @@ pub struct PoolLimits {
     pub nodes: Option<u32>,
 }
 
+/// Number of nodes that a budget allows to disrupt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BudgetNodes {
+    /// A number of nodes, such as `5`.
+    Count(u32),
+    /// A percentage of the nodes of the pool, such as `10%`, rounded up.
+    Percent(u32),
+}
+
+impl BudgetNodes {
+    /// Reads a number or a percentage of at most 100.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let number = |digits: &str| digits.parse().ok().filter(|_| !digits.starts_with('+'));
+        match text.strip_suffix('%') {
+            Some(share) => number(share).filter(|share| *share <= 100).map(Self::Percent),
+            None => number(text).map(Self::Count),
+        }
+    }
+}
+
+impl std::fmt::Display for BudgetNodes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Count(nodes) => write!(f, "{nodes}"),
+            Self::Percent(share) => write!(f, "{share}%"),
+        }
+    }
+}
+
 /// Limit on concurrently disrupted nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
-    /// Number (`5`) or percentage (`10%`, rounded up) of nodes.
-    pub nodes: String,
+    /// Number of nodes that may be disrupted at a time.
+    pub nodes: BudgetNodes,
     /// Disruption reasons (`Underutilized`, `Empty`, `Drifted`); empty means all.
     pub reasons: Vec<String>,
     /// Start times (cron, UTC); `None` means always.

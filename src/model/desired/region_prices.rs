@@ -19,7 +19,7 @@ pub const PRICE_FILE_FORMAT: u32 = 1;
 /// Currency of all prices.
 pub const PRICE_CURRENCY: &str = "USD";
 
-/// Highest accepted price per hour, about 25 times that of the dearest type of 2026.
+/// Highest accepted price per hour, about 25 times that of the most expensive type of 2026.
 const PRICE_MAX: MicroUsd = MicroUsd(10_000_000_000);
 
 /// Maximum length of the name of an instance type.

@@ -1,10 +1,12 @@
 //! Types of the settings in `fleetwright.yaml`, with defaults.
 
+mod commitments;
 mod controller;
 mod guard;
 
+pub use commitments::{CommitmentKind, PricingCommitment};
 pub use controller::{AppliedBy, ApprovalRule, ControllerSettings, CountOrShare, Mode, RateLimit};
-pub use guard::{CommitmentKind, GuardSettings, PricingCommitment, TrustedKey, Window};
+pub use guard::{ApplyConditions, TrustedKey, Window};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,7 +63,7 @@ pub struct Fleet {
     /// Pricing commitments, such as savings plans.
     pub commitments: Vec<PricingCommitment>,
     /// Conditions under which a plan may be applied.
-    pub guard: GuardSettings,
+    pub guard: ApplyConditions,
     /// Settings of the controller.
     pub controller: ControllerSettings,
     /// Thresholds for consolidation savings.
@@ -316,7 +318,7 @@ impl Default for Fleet {
             world: "empty".to_owned(),
             policies: Vec::new(),
             commitments: Vec::new(),
-            guard: GuardSettings::default(),
+            guard: ApplyConditions::default(),
             controller: ControllerSettings::default(),
             consolidation: ConsolidationSettings::default(),
             min_values_policy: MinValuesPolicy::default(),

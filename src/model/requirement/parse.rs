@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use super::{LabelSet, Operator, RequirementError, Requirements, normalize_key};
 use crate::model::ids::LabelKey;
+use crate::model::text::shorten;
 
 /// Maximum length of a key or value in Kubernetes, including the prefix, in bytes.
 const NAME_MAX: usize = 317;
@@ -85,13 +86,13 @@ fn split_pieces(text: &str) -> Vec<&str> {
 }
 
 fn parse_piece(piece: &str) -> Result<(LabelKey, LabelSet), ParseRequirementsError> {
-    let error = |problem| ParseRequirementsError { piece: shorten(piece), problem };
+    let error = |problem| ParseRequirementsError { piece: shorten(piece, SHOWN_MAX), problem };
     let (key, operator, values) = split(piece).map_err(error)?;
     if !is_key(key) {
-        return Err(error(ParseProblem::Key(shorten(key))));
+        return Err(error(ParseProblem::Key(shorten(key, SHOWN_MAX))));
     }
     if let Some(bad) = values.iter().find(|value| !is_value(value)) {
-        return Err(error(ParseProblem::Value(shorten(bad))));
+        return Err(error(ParseProblem::Value(shorten(bad, SHOWN_MAX))));
     }
     let set = LabelSet::from_operator(operator, &values)
         .map_err(|problem| error(ParseProblem::Requirement(problem)))?;
@@ -131,7 +132,7 @@ fn parse_symbol_operator<'a>(key: &'a str, rest: &'a str) -> Result<Split<'a>, P
     ]
     .into_iter()
     .find(|(sign, _)| rest.starts_with(sign))
-    .ok_or_else(|| ParseProblem::Operator(shorten(rest)))?;
+    .ok_or_else(|| ParseProblem::Operator(shorten(rest, SHOWN_MAX)))?;
     Ok((key, operator, vec![rest[sign.len()..].trim()]))
 }
 
@@ -143,7 +144,7 @@ fn parse_word_operator<'a>(key: &'a str, rest: &'a str) -> Result<Split<'a>, Par
         "notin" => Operator::NotIn,
         _ => {
             let shown = if name.is_empty() { rest } else { name };
-            return Err(ParseProblem::Operator(shorten(shown)));
+            return Err(ParseProblem::Operator(shorten(shown, SHOWN_MAX)));
         }
     };
     let list = list.trim();
@@ -166,13 +167,6 @@ fn is_value(value: &str) -> bool {
         && value.chars().all(inner)
         && edge(value.chars().next())
         && edge(value.chars().next_back())
-}
-
-fn shorten(text: &str) -> String {
-    if text.chars().count() <= SHOWN_MAX {
-        return text.to_owned();
-    }
-    text.chars().take(SHOWN_MAX).chain(['…']).collect()
 }
 
 #[cfg(test)]

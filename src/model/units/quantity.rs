@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::model::text::shorten;
+
 /// Billionths per unit, the finest fraction in Kubernetes.
 const NANOS: i128 = 1_000_000_000;
 
@@ -67,7 +69,8 @@ impl FromStr for Quantity {
     type Err = QuantityError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse(text).ok_or_else(|| QuantityError { text: shorten(text), hint: hint_for(text) })
+        parse(text)
+            .ok_or_else(|| QuantityError { text: shorten(text, SHOWN_MAX), hint: hint_for(text) })
     }
 }
 
@@ -186,13 +189,6 @@ fn move_point(whole: &str, fraction: &str, exponent: i32) -> (String, String) {
         let (rest, moved) = digits.split_at(digits.len() - by);
         (rest.to_owned(), format!("{moved}{fraction}"))
     }
-}
-
-fn shorten(text: &str) -> String {
-    if text.chars().count() <= SHOWN_MAX {
-        return text.to_owned();
-    }
-    text.chars().take(SHOWN_MAX).chain(['…']).collect()
 }
 
 /// Returns a suggested correction, based on the letters after the number.

@@ -118,7 +118,7 @@ fn contingency() -> Contingency {
 }
 
 #[test]
-fn digest_covers_the_nodes_of_a_contingency_and_identity_its_price() {
+fn digest_covers_contingency_nodes_and_identity_their_price() {
     let with = |edit: fn(&mut Contingency)| {
         let mut plan = plan();
         let mut contingency = contingency();

@@ -11,9 +11,9 @@ use crate::model::desired::UnresolvedPolicy;
 use crate::model::ids::{Address, GroupName, InstanceId, NodeName, WorkloadId};
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{
-    Action, Base, BaseWorld, Capacity, Change, Decider, DemandMode, DemandRow, ExplainRow, Guard,
+    Action, Base, BaseWorld, Capacity, Change, Decider, DemandMode, DemandRow, ExplainRow,
     JudgedBy, NodeState, Placement, Plan, PodCounts, PodTotals, Reason, RenderedRow,
-    ResourceChange, ResourceKind, RetireReason,
+    ResourceChange, ResourceKind, RetireReason, TrustedRevision,
 };
 
 /// The fields of a plan that `apply` reads besides the digest.
@@ -50,7 +50,7 @@ struct AppliedSource<'a> {
     unresolved: Option<UnresolvedPolicy>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     ignores_runs: bool,
-    guard: Option<&'a Guard>,
+    guard: Option<&'a TrustedRevision>,
     judged_by: &'a [JudgedBy],
 }
 

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::Violations;
 use super::context::{CheckContext, CheckedRow};
-use crate::model::desired::{Budget, Pool};
+use crate::model::desired::{Budget, BudgetNodes, Pool};
 use crate::model::observed::{Node, tag};
 use crate::model::reason::RetireReason;
 use crate::plan::wire::Reason;
@@ -101,8 +101,9 @@ fn covers(budget: &Budget, row: &CheckedRow<'_>) -> bool {
 
 /// Returns the number of `total` nodes that a budget allows to remove. Percentages are rounded up.
 fn nodes_allowed(budget: &Budget, total: usize) -> usize {
-    let (digits, is_share) =
-        budget.nodes.strip_suffix('%').map_or((budget.nodes.as_str(), false), |text| (text, true));
-    let number = digits.trim().parse::<usize>().unwrap_or(0);
-    if is_share { (total.saturating_mul(number)).div_ceil(100) } else { number }
+    let number = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+    match budget.nodes {
+        BudgetNodes::Count(nodes) => number(nodes),
+        BudgetNodes::Percent(share) => total.saturating_mul(number(share)).div_ceil(100),
+    }
 }

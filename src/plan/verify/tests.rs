@@ -137,7 +137,7 @@ fn rename(plan: &mut Plan, key: &str, to: &str) {
 
 #[test]
 fn valid_plan_breaks_no_rule() {
-    assert_eq!(check(&plan(), &inputs().facts()), []);
+    assert_eq!(verify(&plan(), &inputs().facts()), []);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn replacement_may_have_a_new_key() {
         condition: Condition::KeyUnused { pool: "web".into(), key: "3".to_owned() },
     });
     plan.capacity.base.preconditions.sort();
-    assert_eq!(check(&plan.with_identity(), &inputs.facts()), []);
+    assert_eq!(verify(&plan.with_identity(), &inputs.facts()), []);
 }
 
 fn defects() -> impl Iterator<Item = &'static Defect> {
@@ -176,7 +176,7 @@ fn every_planted_defect_is_found_by_its_rule() {
     for (rule, what, plant) in defects() {
         let (mut plan, mut inputs) = (plan(), inputs());
         plant(&mut plan, &mut inputs);
-        let found = check(&plan.with_identity(), &inputs.facts());
+        let found = verify(&plan.with_identity(), &inputs.facts());
         let rules: BTreeSet<_> = found.iter().map(|violation| violation.rule).collect();
         assert!(rules.contains(rule), "{what}: {rule} is not among {rules:?}");
         assert!(!rules.contains("plan/digest"), "{what}");
@@ -195,7 +195,7 @@ fn wrong_digest_or_identity_is_found() {
     for (rule, what, plant) in claims {
         let (mut plan, mut inputs) = (plan(), inputs());
         plant(&mut plan, &mut inputs);
-        let found = check(&plan, &inputs.facts());
+        let found = verify(&plan, &inputs.facts());
         assert_eq!(found.iter().map(|v| v.rule).collect::<Vec<_>>(), [rule], "{what}");
     }
 }
@@ -205,7 +205,7 @@ fn harmless_changes_break_no_rule() {
     for (rule, what, plant) in harmless::HARMLESS {
         let (mut plan, mut inputs) = (plan(), inputs());
         plant(&mut plan, &mut inputs);
-        let found = check(&plan.with_identity(), &inputs.facts());
+        let found = verify(&plan.with_identity(), &inputs.facts());
         assert!(found.iter().all(|violation| violation.rule != *rule), "{what}: {found:?}");
     }
 }
@@ -214,7 +214,7 @@ fn harmless_changes_break_no_rule() {
 fn violation_names_rule_row_and_both_values() {
     let mut plan = plan();
     after(&mut plan, "3").image = Some("al2@v1".to_owned());
-    let found = check(&plan.with_identity(), &inputs().facts());
+    let found = verify(&plan.with_identity(), &inputs().facts());
     let text: Vec<String> = found.iter().map(ToString::to_string).collect();
     let expected = "launch/image: ec2_instance.web[\"3\"]: image is stated as al2@v1, \
                     but is al2023@latest";
@@ -240,6 +240,6 @@ proptest! {
             }
         }
         let defective = defective.with_identity();
-        prop_assert_eq!(check(&defective, &facts.facts()), check(&defective, &facts.facts()));
+        prop_assert_eq!(verify(&defective, &facts.facts()), verify(&defective, &facts.facts()));
     }
 }

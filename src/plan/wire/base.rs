@@ -79,7 +79,7 @@ pub struct ComparedWorkload {
 /// Revision of the settings and policies that guard an apply, if it is not the planned tree. A pull
 /// request must not loosen the rules that check it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Guard {
+pub struct TrustedRevision {
     /// The revision, as the user named it.
     pub revision: String,
     /// Commit of the revision.
@@ -140,7 +140,7 @@ pub struct Base {
     pub preconditions: Vec<Precondition>,
     /// Revision of the guarding settings and policies; absent if it is the planned tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub guard: Option<Guard>,
+    pub guard: Option<TrustedRevision>,
     /// Policy files that checked the plan. The same files check it once more before the apply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub judged_by: Vec<JudgedBy>,

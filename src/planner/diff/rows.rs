@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::address::{PoolKeys, RowIdentity};
+use super::existing_row::ExistingRow;
 use super::{DiffInputs, action_reason, alternatives_row};
 use crate::model::code::Code;
 use crate::model::ids::{Address, NodeName, WorkloadId, WorkloadKey, workload_key};
@@ -16,7 +17,7 @@ use crate::plan::wire::{
     PodCounts, Precondition, Reason, ResourceChange, ResourceKind, UnschedulableRow,
 };
 use crate::solver::{
-    ExistingNode, Launch, NewNode, NodeRef, Retire, assign_capacity_types, daemon_requests,
+    ExistingNode, Launch, NewNode, NodeRef, assign_capacity_types, daemon_requests,
 };
 
 /// Numbers of rows whose price is not the listed price.
@@ -73,9 +74,13 @@ impl PlanRows {
             replacement_pairs.values().map(|existing| &existing.name).collect();
         for existing in inputs.solution.existing_nodes.iter().filter(|s| !paired.contains(&s.name))
         {
+            // A node without a decision gets no row, which the verification reports as an error.
+            let Some(decision) = ExistingRow::new(&inputs.solution.target, &existing.name) else {
+                continue;
+            };
             let identity = resolver.identity_of(existing);
             addresses.insert(NodeRef::Existing(existing.name.clone()), identity.address.clone());
-            rows.add_existing(&resolver, &identity, existing);
+            rows.add_existing(&resolver, &identity, existing, decision);
         }
         rows.record_placements(inputs, &addresses);
         rows.count_blocked();
@@ -162,21 +167,18 @@ impl PlanRows {
         resolver: &NodeResolver,
         identity: &RowIdentity,
         existing: &ExistingNode,
+        decision: ExistingRow,
     ) {
-        let target = &resolver.inputs.solution.target;
-        let before = resolver.before(existing);
-        let retire = target.retires.get(&existing.name);
-        let (actions, after, reason, group, hint) = if let Some(Retire { reason, batch }) = retire {
+        let ExistingRow { action, reason, batch, action_reason } = decision;
+        let stays = action == Action::NoOp;
+        if !stays {
             self.add_removal_conditions(resolver, identity, existing);
-            let hint = action_reason::retire(reason);
-            (Action::Delete, None, Reason::Retire { because: reason.clone() }, *batch, hint)
-        } else {
-            let reason = target.keeps.get(&existing.name).cloned();
-            let reason = reason.unwrap_or(KeepReason::Needed { pods: 0 });
-            let hint = action_reason::keep(&reason);
-            (Action::NoOp, Some(before.clone()), Reason::Keep { because: reason }, None, hint)
+        }
+        let before = resolver.before(existing);
+        let termination_grace_seconds = match &reason {
+            Reason::Retire { because } => resolver.termination_grace_seconds(existing, because),
+            Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => None,
         };
-        let stays = after.is_some();
         self.uncertain_prices.estimated +=
             u32::from(existing.price.is_some() && existing.price_estimated);
         self.uncertain_prices.unpriced += u32::from(existing.price.is_none());
@@ -188,20 +190,18 @@ impl PlanRows {
             mode: None,
             provider_name: None,
             change: Change {
-                actions: vec![actions],
+                actions: vec![action],
+                after: stays.then(|| before.clone()),
                 before: Some(before),
-                after,
                 after_unknown: BTreeMap::new(),
-                termination_grace_seconds: retire.and_then(|retire| {
-                    resolver.termination_grace_seconds(existing, &retire.reason)
-                }),
+                termination_grace_seconds,
             },
-            action_reason: Some(hint.to_owned()),
+            action_reason: Some(action_reason.to_owned()),
         });
         let daemons = resolver.daemons(existing);
         self.explain.push(ExplainRow {
             address: identity.address.clone(),
-            group: group.map(batch_name),
+            group: batch.map(batch_name),
             reason,
             retire_reason: None,
             drift: existing.due.clone().filter(|_| stays),

@@ -12,7 +12,7 @@ use crate::model::pod::{PodTemplate, Taint, TaintEffect, Toleration, TolerationO
 use crate::model::requirement::label;
 use crate::model::units::{MicroUsd, Resources};
 use crate::plan::wire::{AutoscalerGrowthRow, Plan};
-use crate::plan::{Facts, check};
+use crate::plan::{Facts, verify};
 use crate::planner::revalidate;
 use crate::testing::pods::{self, deployment};
 use crate::testing::world::{self, live_workload};
@@ -151,7 +151,7 @@ fn verifier_finds_each_planted_growth() {
         let Scenario { desired, observed, catalog, .. } = scenario;
         let allocation = crate::catalog::allocation;
         let facts = Facts { desired, demand: &demand, observed, catalog, allocation };
-        check(plan, &facts).iter().any(|found| found.rule == "autoscaler/growth")
+        verify(plan, &facts).iter().any(|found| found.rule == "autoscaler/growth")
     };
     let plan = scenario.plan();
     assert!(!facts(&scenario, &plan));
@@ -425,7 +425,7 @@ fn unreadable_flags_and_missing_groups_are_warnings() {
 
 /// A Deployment that only runs has no file to name.
 #[test]
-fn deployment_of_the_cluster_counts_before_that_of_the_repository() {
+fn observed_deployment_precedes_the_declared_one() {
     let mut scenario = without_pools(2);
     let id: WorkloadId = deployment("kube-system", "cluster-autoscaler");
     let flags =

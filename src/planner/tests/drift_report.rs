@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 
 use super::changes;
 use super::pools::{apply_and_check, cores};
-use crate::model::desired::{Budget, Consolidation, Expiry, Problem};
+use crate::model::desired::{Budget, BudgetNodes, Consolidation, Expiry, Problem};
 use crate::model::ids::Origin;
 use crate::model::reason::RetireReason;
 use crate::model::requirement::label;
@@ -23,7 +23,12 @@ fn changed(report: &Plan) -> Vec<String> {
 }
 
 fn budget(nodes: &str) -> Budget {
-    Budget { nodes: nodes.to_owned(), reasons: Vec::new(), schedule: None, duration: None }
+    Budget {
+        nodes: BudgetNodes::parse(nodes).expect("a budget"),
+        reasons: Vec::new(),
+        schedule: None,
+        duration: None,
+    }
 }
 
 fn do_not_disrupt() -> (String, String) {

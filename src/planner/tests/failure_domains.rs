@@ -6,7 +6,7 @@ use crate::model::desired::{FailureDomains, MaxShares};
 use crate::model::ids::{Origin, PoolName, WorkloadId};
 use crate::model::requirement::key;
 use crate::plan::wire::{AlternativesRow, DomainKind, FailureDomainReport};
-use crate::plan::{Facts, Plan, check};
+use crate::plan::{Facts, Plan, verify};
 use crate::planner::plan;
 use crate::testing::{Scenario, requirement};
 use std::collections::{BTreeMap, BTreeSet};
@@ -168,13 +168,13 @@ fn verification_finds_an_unreported_excess() {
         catalog: &scenario.catalog,
         allocation,
     };
-    let found = check(&free, &facts);
+    let found = verify(&free, &facts);
     let (rules, others): (Vec<&str>, Vec<&str>) =
         found.iter().map(|found| found.rule).partition(|rule| rule.starts_with("failures/"));
     assert_eq!(rules, ["failures/share"; 2], "a single node in a single zone has all pods");
     // EC2 could launch every node in the same zone.
     assert!(!others.is_empty() && others.iter().all(|rule| *rule == "alternatives/topology"));
-    assert_eq!(check(&scenario.plan(), &facts), []);
+    assert_eq!(verify(&scenario.plan(), &facts), []);
 }
 
 #[test]

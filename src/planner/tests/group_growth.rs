@@ -7,7 +7,7 @@ use crate::model::desired::ExternalGroup;
 use crate::model::ids::Origin;
 use crate::model::market::{CapacityMix, CapacityType};
 use crate::model::observed::Group;
-use crate::plan::{Facts, check};
+use crate::plan::{Facts, verify};
 use crate::solver::with_external_groups;
 use crate::testing::pods;
 
@@ -58,7 +58,7 @@ fn mix_of_a_partial_plan_counts_its_launches_alone() {
     assert_eq!(new(&all), [CapacityType::OnDemand, CapacityType::Spot]);
     for key in ["0", "1"] {
         let exclude = vec![format!("ec2_instance.{GROUP}[\"{key}\"]")];
-        let plan = scenario.plan_within(Scope { exclude, ..Scope::default() });
+        let plan = scenario.plan_within(Scope { excluded_addresses: exclude, ..Scope::default() });
         assert_eq!((new(&plan), plan.complete), (vec![CapacityType::OnDemand], false), "{key}");
         assert_eq!(plan.capacity.cost.hourly_delta, ON_DEMAND, "{key}");
         let desired = with_external_groups(&scenario.desired, &scenario.observed);
@@ -69,7 +69,7 @@ fn mix_of_a_partial_plan_counts_its_launches_alone() {
             catalog: &scenario.catalog,
             allocation: crate::catalog::allocation,
         };
-        let found = check(&plan, &facts);
+        let found = verify(&plan, &facts);
         assert!(found.iter().all(|found| found.rule != "group/mix"), "{key}: {found:?}");
     }
 }

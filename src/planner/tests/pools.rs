@@ -4,7 +4,8 @@ use jiff::SignedDuration;
 
 use super::*;
 use crate::model::desired::{
-    Budget, MinValuesPolicy, NodeOverlay, PoolRequirement, PriceChange, ReservationTerm,
+    Budget, BudgetNodes, MinValuesPolicy, NodeOverlay, PoolRequirement, PriceChange,
+    ReservationTerm,
 };
 use crate::model::ids::{InstanceTypeName, LabelValue, Origin};
 use crate::model::market::CapacityType;
@@ -67,8 +68,12 @@ fn drifted_node_that_cannot_be_replaced_uses_up_no_budget() {
     pinned.spec.node_selector.extend([label(key::HOSTNAME, "first")]);
     scenario.deploy("pinned", 1, pinned.clone());
     scenario.run(&deployment("other", "pinned"), &first, &Arc::new(pinned));
-    scenario.pool().budgets =
-        vec![Budget { nodes: "1".to_owned(), reasons: vec![], schedule: None, duration: None }];
+    scenario.pool().budgets = vec![Budget {
+        nodes: BudgetNodes::Count(1),
+        reasons: vec![],
+        schedule: None,
+        duration: None,
+    }];
     scenario.age();
     scenario.drift();
     let plan = scenario.plan();

@@ -259,7 +259,7 @@ fn partial_plan_drops_no_launches_for_omitted_nodes() {
     scenario.scale(4);
     let rows = scenario.plan().resource_changes;
     let target = rows.iter().take(3).map(|row| row.address.to_string()).collect();
-    let approved = scenario.plan_within(Scope { target, ..Scope::default() });
+    let approved = scenario.plan_within(Scope { target_addresses: target, ..Scope::default() });
     assert_eq!((approved.complete, approved.summary.add), (false, 3));
     // A node of twice the size has room for the fourth pod and one of the approved pods.
     let pool = scenario.pool();
@@ -312,7 +312,8 @@ fn rows_omitted_by_a_partial_plan_are_not_missing() {
     let mut scenario = one_pod_per_node();
     scenario.scale(3);
     let address = scenario.plan().resource_changes[0].address.to_string();
-    let approved = scenario.plan_within(Scope { target: vec![address], ..Scope::default() });
+    let approved =
+        scenario.plan_within(Scope { target_addresses: vec![address], ..Scope::default() });
     assert!(!approved.complete);
     assert!(revalidated(&scenario, &approved).missing.is_empty());
 }

@@ -2,7 +2,7 @@
 
 use crate::catalog::allocation;
 use crate::model::ids::Address;
-use crate::plan::{Facts, Violation, check};
+use crate::plan::{Facts, Violation, verify};
 use crate::planner::Scope;
 use crate::testing::{Scenario, requirement};
 
@@ -22,7 +22,7 @@ fn violations(plan: &crate::plan::Plan, scenario: &Scenario) -> Vec<Violation> {
         catalog: &scenario.catalog,
         allocation,
     };
-    check(plan, &facts)
+    verify(plan, &facts)
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn part_of_a_plan_has_the_alternatives_of_the_whole_plan() {
     let whole = scenario.plan();
     let addresses: Vec<&Address> = whole.resource_changes.iter().map(|row| &row.address).collect();
     let target = addresses[..5].iter().map(ToString::to_string).collect();
-    let part = scenario.plan_within(Scope { target, ..Scope::default() });
+    let part = scenario.plan_within(Scope { target_addresses: target, ..Scope::default() });
     assert_eq!((part.summary.add, part.complete), (5, false));
     assert_eq!(violations(&part, &scenario), []);
 }

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 
 use super::pools::{apply_and_check, cores};
 use super::*;
-use crate::model::desired::{Budget, DisruptionBudget, Unresolved, UnresolvedPolicy};
+use crate::model::desired::{Budget, BudgetNodes, DisruptionBudget, Unresolved, UnresolvedPolicy};
 use crate::model::ids::{NodeName, Origin};
 use crate::model::observed::{CORDONED_ANNOTATION, GRACE_PERIOD_ANNOTATION};
 use crate::model::pod::Selector;
@@ -60,7 +60,7 @@ fn termination_grace_period_lets_drift_start() {
 }
 
 #[test]
-fn termination_grace_period_concerns_no_static_pool_and_no_requested_drain() {
+fn grace_period_spares_static_pools_and_requested_drains() {
     for is_static in [true, false] {
         let mut scenario = cores(&["m5.large"], 1);
         scenario.pool().replicas = is_static.then_some(1);
@@ -68,7 +68,8 @@ fn termination_grace_period_concerns_no_static_pool_and_no_requested_drain() {
         drift_with_protected_pods(&mut scenario);
         let rows = scenario.plan().resource_changes;
         let all = rows.iter().map(|row| row.address.to_string()).filter(|_| !is_static);
-        let plan = scenario.plan_within(Scope { replace: all.collect(), ..Scope::default() });
+        let plan =
+            scenario.plan_within(Scope { replaced_addresses: all.collect(), ..Scope::default() });
         assert_eq!(changes(&plan), (0, 0), "{is_static}");
     }
 }
@@ -90,8 +91,12 @@ fn termination_grace_period_bounds_no_drain_that_saves_cost() {
 fn drifted_node_whose_drain_has_begun_comes_first() {
     let mut scenario = cores(&["m5.large"], 3);
     scenario.pool().termination_grace_period = Some(SignedDuration::from_hours(1));
-    scenario.pool().budgets =
-        vec![Budget { nodes: "1".to_owned(), reasons: Vec::new(), schedule: None, duration: None }];
+    scenario.pool().budgets = vec![Budget {
+        nodes: BudgetNodes::Count(1),
+        reasons: Vec::new(),
+        schedule: None,
+        duration: None,
+    }];
     apply_and_check(&mut scenario);
     scenario.pool().labels.extend([label("team", "b")]);
     let replaced = |plan: &Plan| -> Vec<NodeName> {
@@ -111,9 +116,9 @@ fn drifted_node_whose_drain_has_begun_comes_first() {
         node.annotations.insert(GRACE_PERIOD_ANNOTATION.to_owned(), began);
         assert_eq!(replaced(&scenario.plan()), *std::slice::from_ref(name));
         // It continues while a budget lets no drain begin.
-        scenario.pool().budgets[0].nodes = "0".to_owned();
+        scenario.pool().budgets[0].nodes = BudgetNodes::Count(0);
         assert_eq!(replaced(&scenario.plan()), *std::slice::from_ref(name));
-        scenario.pool().budgets[0].nodes = "1".to_owned();
+        scenario.pool().budgets[0].nodes = BudgetNodes::Count(1);
         scenario.observed = before;
     }
 }

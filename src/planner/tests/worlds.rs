@@ -51,7 +51,7 @@ fn running(types: &[&str], replicas: u32, template: PodTemplate) -> Scenario {
 }
 
 fn first_only() -> Scope {
-    Scope { target: vec!["ec2_instance.default[\"0\"]".into()], ..Scope::default() }
+    Scope { target_addresses: vec!["ec2_instance.default[\"0\"]".into()], ..Scope::default() }
 }
 
 #[test]
@@ -450,7 +450,7 @@ fn static_pod_takes_one_place_of_its_node() {
 }
 
 #[test]
-fn anti_affinity_of_a_static_pod_binds_alternatives_to_their_zone() {
+fn anti_affinity_of_static_pods_binds_alternatives_to_a_zone() {
     let mut scenario = running(&["m5.large", "m6i.large"], 1, template(500, 100));
     let labels = [label("app", "b")].into();
     scenario.deploy("b", 1, PodTemplate { labels, ..template(100, 10) });

@@ -27,7 +27,7 @@ const TOKEN_HINT: &str = "create one with kubectl create token NAME --audience f
 /// Submits the request of a form for authorization; returns the status code and text of the
 /// response.
 pub(super) async fn submit(
-    questions: &mpsc::Sender<PendingRequest>,
+    pending_requests: &mpsc::Sender<PendingRequest>,
     request: Request<Incoming>,
 ) -> (u16, String) {
     let (head, body) = request.into_parts();
@@ -49,7 +49,7 @@ pub(super) async fn submit(
     };
     let (answer, answered) = oneshot::channel();
     let token = token.to_owned().into();
-    if questions
+    if pending_requests
         .try_send(PendingRequest {
             token,
             request: wanted,

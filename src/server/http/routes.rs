@@ -50,21 +50,21 @@ async fn route(state: &ServerState, request: Request<Incoming>) -> Response<Resp
         return text(404, "not found on this port; see --listen and --listen-metrics\n");
     }
     let status: Arc<Status> = Arc::clone(&state.config.status.borrow());
-    if let (&Method::POST, "/requests", PageSource::Controller(Some(questions))) =
+    if let (&Method::POST, "/requests", PageSource::Controller(Some(pending_requests))) =
         (request.method(), request.uri().path(), &state.config.source)
     {
         // A standby would lose the request.
         if !status.is_leader {
             return text(503, &leader_hint(state, status.lease_holder.as_deref()));
         }
-        let (code, says) = request_form::submit(questions, request).await;
-        return text(code, &says);
+        let (code, body) = request_form::submit(pending_requests, request).await;
+        return text(code, &body);
     }
     if let (&Method::POST, "/webhook", Some(hook)) =
         (request.method(), request.uri().path(), &state.config.webhook)
     {
-        let (code, says) = webhook::handle_webhook(hook, &state.recent_deliveries, request).await;
-        return text(code, &says);
+        let (code, body) = webhook::handle_webhook(hook, &state.recent_deliveries, request).await;
+        return text(code, &body);
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return text(405, "only GET and HEAD are allowed\n");
@@ -81,7 +81,7 @@ async fn route(state: &ServerState, request: Request<Incoming>) -> Response<Resp
             response(200, metrics::CONTENT_TYPE, ResponseBody::full(metrics::metrics(&status)))
         }
         "/events" => match state.event_stream() {
-            Some(news) => response(200, "text/event-stream", ResponseBody::Stream(news)),
+            Some(events) => response(200, "text/event-stream", ResponseBody::Stream(events)),
             None => text(503, "too many open event streams; retry later\n"),
         },
         "/" => status_page(state, &status),
@@ -145,8 +145,8 @@ fn health(health: &ProbeResult) -> Response<ResponseBody> {
     text(if health.is_ok { 200 } else { 503 }, &format!("{}\n", health.message))
 }
 
-fn text(code: u16, says: &str) -> Response<ResponseBody> {
-    response(code, TEXT, ResponseBody::full(says.to_owned()))
+fn text(code: u16, body: &str) -> Response<ResponseBody> {
+    response(code, TEXT, ResponseBody::full(body.to_owned()))
 }
 
 #[cfg(test)]

@@ -12,9 +12,12 @@
 //! | Argo CD notifications | `Authorization: Bearer` |
 //!
 //! Time and delivery id are not signed, so repeated deliveries are detected by their signature.
-//! Invariants: the sender is authenticated first, in constant time and against every secret; memory
-//! is bounded; a replay causes at most one more read of the repository, and hinted reads have a
-//! minimum interval.
+//!
+//! Invariants:
+//! - The sender is authenticated first, in constant time and against every secret.
+//! - Memory is bounded.
+//! - A replay causes at most one more read of the repository, and hinted reads have a minimum
+//!   interval.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -158,6 +158,16 @@ pub const FAMILIES: &[MetricFamily] = &[
     ),
     gauge("fleetwright_plan_pods", &["state"], "Pods of the current plan, by scheduling state."),
     gauge(
+        "fleetwright_plan_pods_moved",
+        &[],
+        "Running pods that removals of the current plan move.",
+    ),
+    gauge(
+        "fleetwright_plan_unresolved_workloads",
+        &[],
+        "Workloads of unknown size in the current plan.",
+    ),
+    gauge(
         "fleetwright_fleet_hourly_cost_usd",
         &["when"],
         "Price per hour before and after the current plan, in US dollars.",

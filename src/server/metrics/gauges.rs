@@ -169,11 +169,11 @@ fn pods(samples: &mut Samples, plan: &Plan) {
         ("unschedulable", totals.unschedulable),
         ("served-by-cluster-autoscaler", totals.served_by_cluster_autoscaler),
         ("fargate", totals.fargate),
-        ("unresolved", totals.unresolved),
-        ("moved", totals.moved),
     ] {
         samples.add("fleetwright_plan_pods", &[("state", state)], pods);
     }
+    samples.add("fleetwright_plan_pods_moved", &[], totals.moved);
+    samples.add("fleetwright_plan_unresolved_workloads", &[], totals.unresolved);
     let mut without: BTreeMap<String, u32> = BTreeMap::new();
     for row in &plan.capacity.unschedulable {
         *without.entry(workload_key(&row.workload)).or_insert(0) += row.pods;

@@ -127,8 +127,8 @@ pub(in crate::solver) fn grow(
         let budget = &mut budget;
         let mut round = ScaleUp { groups, flags, pending, choices, priorities, budget };
         let mut sets = round.similar_sets();
-        while let Some((set, packing, instead)) = round.next(&mut sets) {
-            for (at, nodes, pods) in round.distribute(&set, packing) {
+        while let Some(chosen) = round.choose_set(&mut sets) {
+            for GroupShare { group: at, nodes, pods } in round.distribute(&chosen) {
                 for (group, count) in &pods {
                     take(&mut placements.unplaced, *group, *count);
                     take(&mut round.pending, *group, *count);
@@ -146,7 +146,7 @@ pub(in crate::solver) fn grow(
                     maximum: choice.sizes.maximum,
                     hourly: choice.price_of(input, nodes),
                     pods: by_workload,
-                    instead: instead.clone(),
+                    instead: chosen.alternatives.clone(),
                 });
             }
         }
@@ -336,8 +336,8 @@ fn selected_sizes(group: &NodeGroup, flags: &AutoscalerFlags, input: &Input) -> 
     let (_, maximum) = flags.bounds(Some(&live.name), &live.tags, (live.min, live.max))?;
     let room = maximum.saturating_sub(member_count(observed, &live.name));
     let is_suspended = live.suspended.iter().any(|process| process == LAUNCH_PROCESS);
-    let is_open = !is_suspended && room > 0;
-    is_open.then_some(GroupSizes { current: live.desired, room, maximum })
+    let may_grow = !is_suspended && room > 0;
+    may_grow.then_some(GroupSizes { current: live.desired, room, maximum })
 }
 
 /// Returns true if two groups count as similar, and admit the same pods.
@@ -384,6 +384,24 @@ struct SimilarGroups {
     packing: Option<Packing>,
 }
 
+/// The groups that the expander chooses.
+struct ChosenSet {
+    /// Groups of the set, by their index in the choices.
+    groups: Vec<usize>,
+    /// Nodes for the pending pods.
+    packing: Packing,
+    /// Names of groups that the expander may choose instead.
+    alternatives: BTreeSet<String>,
+}
+
+/// Nodes that a scale-up adds to one group, and their pods.
+struct GroupShare {
+    /// Index in the choices.
+    group: usize,
+    nodes: u32,
+    pods: BTreeMap<usize, u32>,
+}
+
 impl ScaleUp<'_> {
     /// Returns the sets of groups that grow together: similar groups if they are balanced, else
     /// single groups.
@@ -413,73 +431,77 @@ impl ScaleUp<'_> {
         sets.into_iter().map(|(_, groups)| SimilarGroups { groups, packing: None }).collect()
     }
 
-    /// Returns the set of groups that the expander chooses for the pending pods, with the nodes of
-    /// the set and the names of other groups that it may choose. Removes the set, and sets that help
+    /// Removes the set of groups that the expander chooses for the pending pods, and sets that help
     /// no pod. Returns `None` if no set helps, or if the budget is exhausted.
-    fn next(
-        &mut self,
-        sets: &mut Vec<SimilarGroups>,
-    ) -> Option<(Vec<usize>, Packing, BTreeSet<String>)> {
+    fn choose_set(&mut self, sets: &mut Vec<SimilarGroups>) -> Option<ChosenSet> {
+        self.pack_missing(sets)?;
+        sets.retain(|set| set.packing.as_ref().is_some_and(|packing| !packing.nodes.is_empty()));
+        let chosen = self.best_sets(sets);
+        let first = *chosen.first()?;
+        let others = chosen.iter().skip(1).flat_map(|at| sets[*at].groups.clone());
+        let alternatives = others.map(|at| self.choices[at].group.name.to_string()).collect();
+        let SimilarGroups { groups, packing } = sets.remove(first);
+        let packing = packing?;
+        invalidate_packings(sets, &packing);
+        Some(ChosenSet { groups, packing, alternatives })
+    }
+
+    /// Packs the pending pods on nodes of each set without a packing. Returns `None` if the budget is
+    /// exhausted.
+    fn pack_missing(&mut self, sets: &mut [SimilarGroups]) -> Option<()> {
         for set in sets.iter_mut().filter(|set| set.packing.is_none()) {
             let room = set.groups.iter().map(|at| self.choices[*at].sizes.room);
             let most = room.fold(0, u32::saturating_add).min(NODES_MAX);
             let offer = &self.choices[set.groups[0]].offer;
             set.packing = Some(pack(offer, most, &self.pending, self.groups, self.budget)?);
         }
-        sets.retain(|set| set.packing.as_ref().is_some_and(|packing| !packing.nodes.is_empty()));
-        let mut chosen: Vec<usize> = (0..sets.len()).collect();
+        Some(())
+    }
+
+    /// Returns the sets that the expanders rank equally and best, by index.
+    fn best_sets(&self, sets: &[SimilarGroups]) -> Vec<usize> {
+        let mut best_sets: Vec<usize> = (0..sets.len()).collect();
         for expander in self.flags.expanders() {
             if let (PRIORITY_EXPANDER, Some(known)) = (expander, &self.priorities) {
                 // Without a match, all are of equal rank.
                 let priority =
                     |at: &usize| sets[*at].groups.iter().map(|group| known[*group]).max();
-                let best = chosen.iter().map(priority).max();
-                chosen.retain(|at| Some(priority(at)) == best);
+                let best = best_sets.iter().map(priority).max();
+                best_sets.retain(|at| Some(priority(at)) == best);
                 continue;
             }
             let score = |at: &usize| sets[*at].packing.as_ref()?.score(expander);
             // Random, and expanders with rules of their own, may choose any of the rest.
-            let Some(best) = chosen.iter().filter_map(score).max() else { break };
-            chosen.retain(|at| score(at) == Some(best));
+            let Some(best) = best_sets.iter().filter_map(score).max() else { break };
+            best_sets.retain(|at| score(at) == Some(best));
         }
-        let first = *chosen.first()?;
-        let others = chosen.iter().skip(1).flat_map(|at| sets[*at].groups.clone());
-        let instead = others.map(|at| self.choices[at].group.name.to_string()).collect();
-        let SimilarGroups { groups, packing } = sets.remove(first);
-        let packing = packing?;
-        // Packings without these pods stay the same.
-        let taken: BTreeSet<usize> = packing.pod_groups().collect();
-        for set in sets {
-            set.packing = set
-                .packing
-                .take()
-                .filter(|other| !other.pod_groups().any(|at| taken.contains(&at)));
-        }
-        Some((groups, packing, instead))
+        best_sets
     }
 
-    /// Distributes new nodes over similar groups, each to the smallest group with room. Returns for
-    /// each group its nodes and pods.
-    fn distribute(
-        &self,
-        set: &[usize],
-        packing: Packing,
-    ) -> Vec<(usize, u32, BTreeMap<usize, u32>)> {
-        let mut grown: Vec<(usize, u32, BTreeMap<usize, u32>)> =
-            set.iter().map(|at| (*at, 0, BTreeMap::new())).collect();
-        for node in packing.nodes {
-            let has_room = |at: usize, added: u32| added < self.choices[at].sizes.room;
+    /// Distributes new nodes over similar groups, each to the smallest group with room.
+    fn distribute(&self, chosen: &ChosenSet) -> Vec<GroupShare> {
+        let empty = |at: &usize| GroupShare { group: *at, nodes: 0, pods: BTreeMap::new() };
+        let mut shares: Vec<GroupShare> = chosen.groups.iter().map(empty).collect();
+        let sizes = |share: &GroupShare| &self.choices[share.group].sizes;
+        for node in &chosen.packing.nodes {
+            let with_room = shares.iter_mut().filter(|share| share.nodes < sizes(share).room);
             let smallest =
-                grown.iter_mut().filter(|(at, added, _)| has_room(*at, *added)).min_by_key(
-                    |(at, added, _)| self.choices[*at].sizes.current.saturating_add(*added),
-                );
-            let Some((_, added, pods)) = smallest else { break };
-            *added += 1;
+                with_room.min_by_key(|share| sizes(share).current.saturating_add(share.nodes));
+            let Some(share) = smallest else { break };
+            share.nodes += 1;
             for (group, count) in node {
-                *pods.entry(group).or_insert(0) += count;
+                *share.pods.entry(*group).or_insert(0) += count;
             }
         }
-        grown.retain(|(_, added, _)| *added > 0);
-        grown
+        shares.retain(|share| share.nodes > 0);
+        shares
+    }
+}
+
+/// Drops the packings of pods that a chosen packing places. Other packings stay the same.
+fn invalidate_packings(sets: &mut [SimilarGroups], chosen: &Packing) {
+    let placed: BTreeSet<usize> = chosen.pod_groups().collect();
+    for set in sets {
+        set.packing.take_if(|packing| packing.pod_groups().any(|at| placed.contains(&at)));
     }
 }

@@ -24,7 +24,7 @@ impl Passes<'_> {
         let outcome = &mut converged.outcome;
         let price = outcome.fleet.layout.price;
         let share_max = MicroUsd(price.0.saturating_mul(LEFT_OVER_PRICE_PERCENT) / 100);
-        let with_one_node = price + self.dearest_needed_node(&outcome.fleet);
+        let with_one_node = price + self.most_expensive_needed_node(&outcome.fleet);
         let price_max = Some(share_max.max(with_one_node))
             .filter(|_| !self.input.settings.steer && price > MicroUsd::ZERO);
         let mut is_changed = false;
@@ -55,7 +55,7 @@ impl Passes<'_> {
 
     /// Returns the highest price of the cheapest node that holds a pod which is left over. No plan
     /// places that pod for less if it has to launch a node.
-    fn dearest_needed_node(&self, fleet: &VerifiedFleet) -> MicroUsd {
+    fn most_expensive_needed_node(&self, fleet: &VerifiedFleet) -> MicroUsd {
         let needed = fleet.unplaced.iter().filter(|(_, pods)| **pods > 0);
         let needed = needed.filter_map(|(group, _)| {
             let shape = &self.demand.groups[*group].shape;

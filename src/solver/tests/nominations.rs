@@ -107,10 +107,10 @@ fn every_pod_of_a_nominated_fleet_is_placed() {
 fn nominated_fleet_names_a_share_of_its_launches_as_contingency() {
     let steered = target(true);
     let contingency = steered.contingency.clone().expect("it is steered");
-    let dearest = steered.launches.iter().map(|launch| launch.node.price).max();
-    assert_eq!((contingency.nodes, Some(contingency.hourly)), (1, dearest));
+    let highest_price = steered.launches.iter().map(|launch| launch.node.price).max();
+    assert_eq!((contingency.nodes, Some(contingency.hourly)), (1, highest_price));
     let [pool] = &contingency.pools[..] else { panic!("{contingency:?}") };
-    assert_eq!((pool.nodes, Some(pool.node_hourly)), (1, dearest));
+    assert_eq!((pool.nodes, Some(pool.node_hourly)), (1, highest_price));
     assert!(
         steered.launches.iter().all(|l| pool.instance_types.contains(&l.node.instance_type)),
         "{pool:?}"
@@ -209,7 +209,7 @@ fn planned_pods_keep_their_zones_before_they_run() {
 }
 
 #[test]
-fn launched_nodes_without_pods_receive_the_pods_that_the_last_plan_places_there() {
+fn empty_launched_nodes_receive_the_pods_of_the_last_plan() {
     let containers = |cpu: u32| {
         format!(
             "containers: [{{name: app, resources: {{requests: {{cpu: {cpu}m, memory: 64Mi}}}}}}]"

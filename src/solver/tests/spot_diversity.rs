@@ -88,7 +88,7 @@ fn offerings_beyond_the_markup_do_not_share_and_a_note_says_so() {
 }
 
 #[test]
-fn standing_nodes_count_and_stay() {
+fn existing_nodes_count_and_stay() {
     let mut scenario = spot(4, &TYPES, 100);
     scenario.desired.max_offering_share = None;
     let first = scenario.solve();
@@ -98,7 +98,7 @@ fn standing_nodes_count_and_stay() {
     assert_eq!((resting.launches.len(), resting.retires.len()), (0, 0));
     scenario.scale(8);
     let (planned, possible) = by_offering(&scenario.solve().target);
-    // The standing four are half of eight.
+    // The existing four are half of eight.
     let cheapest = ("m5.large".to_owned(), "us-east-1a".to_owned());
     assert_eq!(planned.values().sum::<u32>(), 4);
     assert!(!possible.contains_key(&cheapest), "{possible:?}");

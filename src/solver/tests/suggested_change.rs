@@ -45,7 +45,7 @@ fn larger_type_names_requirement_file_and_price() {
 }
 
 #[test]
-fn too_small_states_the_largest_of_the_nodes_that_lack_the_resource() {
+fn too_small_states_the_largest_node_without_the_resource() {
     // The limit leaves no large node, the c5 lacks memory, and the r5 lacks CPU.
     let mut scenario = Scenario::new(&["m5.2xlarge", "c5.xlarge", "r5.large"], 3_000, 10 * 1024);
     scenario.scale(1);

@@ -10,6 +10,8 @@ use kube::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use tempfile::TempDir;
 
+use crate::missing_tool::not_run;
+
 /// Timeout for the start of the control plane.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -31,7 +33,10 @@ impl ControlPlane {
     /// Starts a control plane. Returns `None`, with the reason on stderr, without the binaries.
     pub(super) fn start() -> Option<Self> {
         let Some(assets) = std::env::var_os(ASSETS).map(PathBuf::from) else {
-            super::not_run(&format!("{ASSETS} names no directory with etcd and kube-apiserver"));
+            not_run(
+                "control-plane",
+                &format!("{ASSETS} names no directory with etcd and kube-apiserver"),
+            );
             return None;
         };
         let directory = tempfile::tempdir().expect("a directory");
@@ -93,7 +98,7 @@ impl ControlPlane {
         ] {
             let binary = assets.join(name);
             if !binary.exists() {
-                super::not_run(&format!("{ASSETS} has no {name}"));
+                not_run("control-plane", &format!("{ASSETS} has no {name}"));
                 return None;
             }
             let mut command = Command::new(binary);

@@ -417,22 +417,30 @@ fn crash_before_launch_reply_launches_once_despite_lag() {
     fixture.sandbox.end();
 }
 
-/// Checks a crash during the launch call for the second offering, followed by a restart. `arrives`
-/// is true if EC2 receives the call.
-fn check_crash_at_second_offering(arrives: bool) {
+/// A launch call during which the controller crashes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum InterruptedCall {
+    /// EC2 receives the call.
+    Received,
+    /// EC2 does not receive the call.
+    Lost,
+}
+
+/// Checks a crash during the launch call for the second offering, followed by a restart.
+fn check_crash_at_second_offering(call: InterruptedCall) {
     let fixture = ControllerFixture::new("controller", None);
     fixture.aws.set_list_lag(Duration::from_secs(4));
     // The first offering has insufficient capacity once.
     let mut calls = 0;
     fixture.aws.set_fault_rule(move |request| {
         calls += u32::from(request.name() == "CreateFleet");
-        match (calls, request.name() == "CreateFleet", arrives) {
+        match (calls, request.name() == "CreateFleet", call) {
             (1, true, _) => Fault::Answer(
                 200,
                 super::proxy_additions::fleet_refused("InsufficientInstanceCapacity"),
             ),
-            (2, true, true) => Fault::CrashAfter,
-            (2, true, false) => Fault::CrashBefore,
+            (2, true, InterruptedCall::Received) => Fault::CrashAfter,
+            (2, true, InterruptedCall::Lost) => Fault::CrashBefore,
             _ => Fault::None,
         }
     });
@@ -454,7 +462,8 @@ fn check_crash_at_second_offering(arrives: bool) {
             .filter_map(|row| row.call.form.get("ClientToken").cloned())
             .collect();
         // On a busy computer, EC2 may list the instance before the second process needs to call.
-        assert!(tokens.len() >= if arrives { 2 } else { 3 }, "{tokens:?}");
+        let least = if call == InterruptedCall::Received { 2 } else { 3 };
+        assert!(tokens.len() >= least, "{tokens:?}");
         assert_ne!(tokens[0], tokens[1], "another offering is another token");
         assert!(tokens[2..].iter().all(|token| *token == tokens[1]), "{tokens:?}");
         second.end();
@@ -464,8 +473,8 @@ fn check_crash_at_second_offering(arrives: bool) {
 
 #[test]
 fn crash_during_second_offering_retries_that_offering() {
-    check_crash_at_second_offering(true);
-    check_crash_at_second_offering(false);
+    check_crash_at_second_offering(InterruptedCall::Received);
+    check_crash_at_second_offering(InterruptedCall::Lost);
 }
 
 #[test]

@@ -10,6 +10,8 @@ use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_ec2::config::{Credentials, SharedCredentialsProvider};
 use serde_json::{Value as Json, json};
 
+use crate::missing_tool::not_run;
+
 /// Release of moto. `proxy_additions.rs` adds the features that it lacks.
 const VERSION: &str = "5.2.5";
 
@@ -28,7 +30,7 @@ impl Moto {
         let server = match install() {
             Ok(server) => server,
             Err(why) => {
-                super::not_run(&format!("moto {VERSION} cannot be installed: {why}"));
+                not_run("moto", &format!("moto {VERSION} cannot be installed: {why}"));
                 return None;
             }
         };
@@ -124,7 +126,7 @@ pub(super) fn cfn_lint() -> Option<PathBuf> {
     match install() {
         Ok(server) => Some(server.with_file_name("cfn-lint")),
         Err(why) => {
-            super::not_run(&format!("cfn-lint {CFN_LINT_VERSION} cannot be installed: {why}"));
+            not_run("cfn-lint", &format!("cfn-lint {CFN_LINT_VERSION} cannot be installed: {why}"));
             None
         }
     }

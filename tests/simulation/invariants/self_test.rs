@@ -26,7 +26,7 @@ use crate::simulation::environment::APPLY;
 use crate::simulation::harness::Simulation;
 use crate::simulation::repository::{Commit, SimulatedCommit, SimulatedPlanner, catalog};
 use fleetwright::apply::ports::LaunchRequest;
-use fleetwright::model::desired::{CountOrShare, GuardSettings, RateLimit};
+use fleetwright::model::desired::{ApplyConditions, CountOrShare, RateLimit};
 use fleetwright::model::observed::tag;
 use fleetwright::plan::wire::{Reason, RetireReason, WaveStep};
 use settings::OF_SETTINGS;
@@ -39,7 +39,7 @@ struct ViolationTrace {
     settings: ControllerSettings,
     status: Status,
     world: Observed,
-    guard: GuardSettings,
+    guard: ApplyConditions,
     persisted_state: PersistedState,
     is_empty: bool,
     /// Plans: more launches, a replacement of each instance, a removal of each instance.
@@ -92,7 +92,7 @@ impl ViolationTrace {
             checks: Rc::default(),
             settings: SimulatedCommit::read(&commit, 1, &catalog).fleet.controller.clone(),
             status,
-            guard: GuardSettings::default(),
+            guard: ApplyConditions::default(),
             persisted_state: PersistedState::default(),
             is_empty: false,
             growth: plan(commit.clone().with("api", 40)),

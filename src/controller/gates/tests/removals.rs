@@ -51,7 +51,7 @@ fn mass_removal_counts_unreplaced_nodes() {
 }
 
 #[test]
-fn commit_explains_a_mass_removal_and_a_vanished_pool_or_pods_do_not() {
+fn only_a_commit_explains_a_mass_removal() {
     let because = RetireReason::Underutilized {
         saves_hourly: crate::model::units::MicroUsd(0),
         moves: 0,

@@ -1,4 +1,4 @@
-//! Pricing commitments, approvals and maintenance windows.
+//! Approvals and maintenance windows.
 
 use ed25519_dalek::VerifyingKey;
 use ed25519_dalek::pkcs8::DecodePublicKey as _;
@@ -6,69 +6,14 @@ use jiff::Timestamp;
 use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 
-use crate::model::ids::{InstanceTypeName, Origin};
-use crate::model::units::MicroUsd;
+use crate::model::ids::Origin;
 
 /// Minutes per day.
 const DAY_MINUTES: u32 = 24 * 60;
 
-/// A pricing commitment: lower prices in return for a fixed payment, regardless of usage.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PricingCommitment {
-    /// Name.
-    pub name: String,
-    /// Kind, with its amounts.
-    pub kind: CommitmentKind,
-}
-
-/// Kind of a pricing commitment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CommitmentKind {
-    /// An hourly amount that pays for running on-demand capacity at a discount.
-    SavingsPlan {
-        /// Payment per hour.
-        hourly: MicroUsd,
-        /// Discount from list prices, in thousandths of a percent.
-        discount_milli_percent: u32,
-    },
-    /// Reserved instances of one type.
-    ReservedInstances {
-        /// Instance type.
-        instance_type: InstanceTypeName,
-        /// Number of reserved instances.
-        count: u32,
-        /// Hourly cost of one instance, including upfront payments.
-        hourly: MicroUsd,
-    },
-}
-
-impl CommitmentKind {
-    /// Returns the name of the kind in plans.
-    #[must_use]
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::SavingsPlan { .. } => "savings-plan",
-            Self::ReservedInstances { .. } => "reserved-instances",
-        }
-    }
-}
-
-impl PricingCommitment {
-    /// Returns the hourly cost, which is independent of usage.
-    #[must_use]
-    pub fn hourly(&self) -> MicroUsd {
-        match &self.kind {
-            CommitmentKind::SavingsPlan { hourly, .. } => *hourly,
-            CommitmentKind::ReservedInstances { count, hourly, .. } => {
-                hourly.times(i64::from(*count))
-            }
-        }
-    }
-}
-
 /// Conditions under which a plan may be applied: approvals and maintenance windows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GuardSettings {
+pub struct ApplyConditions {
     /// Trusted approval keys. If any are declared, plans require signed approvals.
     pub keys: Vec<TrustedKey>,
     /// Number of required approvals by different keys; at least 1 if there are keys.
@@ -117,7 +62,7 @@ pub struct Window {
     pub zone: TimeZone,
 }
 
-impl GuardSettings {
+impl ApplyConditions {
     /// Returns true if a plan may be applied at `now`.
     #[must_use]
     pub fn is_open(&self, now: Timestamp) -> bool {

@@ -17,7 +17,7 @@ use crate::model::pod::{
 use crate::model::requirement::{Requirements, key, label};
 use crate::model::units::{Bytes, MilliCpu, Resources};
 use crate::plan::Plan;
-use crate::plan::verify::{Violation, check};
+use crate::plan::verify::{Violation, verify};
 use crate::plan::wire::{
     Action, Amount, ExplainRow, NodeState, PlacementRow, PodCounts, ResourceChange,
 };
@@ -117,7 +117,7 @@ impl PlanFixture {
 
     /// Returns the violations of the rules in `of`.
     pub(super) fn violations(&self, of: &[&str]) -> Vec<Violation> {
-        let found = check(&self.plan.clone().with_identity(), &self.inputs.facts());
+        let found = verify(&self.plan.clone().with_identity(), &self.inputs.facts());
         found.into_iter().filter(|violation| of.contains(&violation.rule)).collect()
     }
 }

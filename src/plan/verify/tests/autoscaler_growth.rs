@@ -36,7 +36,7 @@ fn with_growth() -> (Plan, Inputs) {
 }
 
 fn is_found(plan: &Plan, inputs: &Inputs) -> bool {
-    check(plan, &inputs.facts()).iter().any(|found| found.rule == "autoscaler/growth")
+    verify(plan, &inputs.facts()).iter().any(|found| found.rule == "autoscaler/growth")
 }
 
 fn growth(plan: &mut Plan) -> &mut AutoscalerGrowthRow {

@@ -23,7 +23,7 @@ fn steer(plan: &mut Plan) -> &mut Contingency {
 fn contingency_of_a_valid_plan_breaks_no_rule() {
     let mut plan = plan();
     steer(&mut plan);
-    assert_eq!(check(&plan.with_identity(), &inputs().facts()), []);
+    assert_eq!(verify(&plan.with_identity(), &inputs().facts()), []);
 }
 
 pub(super) const DEFECTS: &[Defect] = &[

@@ -100,7 +100,7 @@ const DEFECTS: &[Defect] = &[
 #[test]
 fn plan_with_fargate_pods_breaks_no_rule() {
     let (plan, inputs) = with_fargate();
-    assert_eq!(check(&plan, &inputs.facts()), []);
+    assert_eq!(verify(&plan, &inputs.facts()), []);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn every_fargate_defect_is_found() {
     for (rule, defect, plant) in DEFECTS {
         let (mut plan, mut inputs) = with_fargate();
         plant(&mut plan, &mut inputs);
-        let found = check(&plan.with_identity(), &inputs.facts());
+        let found = verify(&plan.with_identity(), &inputs.facts());
         assert!(found.iter().any(|v| v.rule == *rule), "{rule}: {defect}: {found:?}");
     }
 }

@@ -39,7 +39,7 @@ fn spot_member_in_place_of_an_on_demand_one_is_found() {
     };
     plan.resource_changes.iter_mut().for_each(spot);
     let found = |plan: &Plan, inputs: &Inputs| {
-        check(plan, &inputs.facts()).iter().any(|found| found.rule == "group/mix")
+        verify(plan, &inputs.facts()).iter().any(|found| found.rule == "group/mix")
     };
     assert!(!found(&plan, &inputs));
     let mix = |on_demand_base| CapacityMix { on_demand_base, on_demand_percent: 0 };
@@ -185,7 +185,7 @@ fn every_group_defect_is_found() {
     for (rule, defect, plant) in DEFECTS {
         let (mut plan, mut inputs) = with_group();
         plant(&mut plan, &mut inputs);
-        let found = check(&plan.with_identity(), &inputs.facts());
+        let found = verify(&plan.with_identity(), &inputs.facts());
         assert!(found.iter().any(|v| v.rule == *rule), "{rule}: {defect}: {found:?}");
     }
 }
@@ -194,7 +194,7 @@ fn every_group_defect_is_found() {
 fn complete_group_resize_breaks_no_group_rule() {
     let (plan, inputs) = with_group();
     // Members do not have Karpenter's labels, but those of the valid plan do.
-    let found = check(&plan, &inputs.facts());
+    let found = verify(&plan, &inputs.facts());
     let of_groups = found.iter().filter(|v| v.rule.starts_with("group/"));
     let others: Vec<_> = of_groups.filter(|v| v.rule != "group/member").collect();
     assert!(others.is_empty(), "{others:?}");

@@ -1,7 +1,7 @@
 //! Defects of pool rules: exclusions, overlays, `minValues`, reservations, static pools.
 
 use super::*;
-use crate::model::desired::{Budget, NodeOverlay, PriceChange, ReservationTerm};
+use crate::model::desired::{Budget, BudgetNodes, NodeOverlay, PriceChange, ReservationTerm};
 use crate::model::observed::{Exclusion, Reservation};
 use crate::plan::wire::{LaunchReason, Reason, Relaxed};
 
@@ -40,7 +40,7 @@ fn exclude(inputs: &mut Inputs, kind: &str) {
 
 fn budget(nodes: &str, reasons: &[&str]) -> Budget {
     Budget {
-        nodes: nodes.to_owned(),
+        nodes: BudgetNodes::parse(nodes).unwrap(),
         reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
         schedule: None,
         duration: None,
@@ -192,7 +192,7 @@ fn inactive_and_unrelated_budgets_are_ignored() {
     ] {
         let mut inputs = inputs();
         pool(&mut inputs).budgets.clone_from(&budgets);
-        assert_eq!(check(&plan, &inputs.facts()), [], "{budgets:?}");
+        assert_eq!(verify(&plan, &inputs.facts()), [], "{budgets:?}");
     }
 }
 
@@ -200,6 +200,6 @@ fn inactive_and_unrelated_budgets_are_ignored() {
 fn launch_into_reservation_breaks_no_reservation_rule() {
     let (mut plan, mut inputs) = (plan(), inputs());
     reserve(&mut plan, &mut inputs);
-    let found = check(&plan.with_identity(), &inputs.facts());
+    let found = verify(&plan.with_identity(), &inputs.facts());
     assert!(found.iter().all(|v| !v.rule.starts_with("reservation/")), "{found:?}");
 }

@@ -75,7 +75,7 @@ pub(super) const COST: &[Defect] = &[
     }),
     ("cost/sum", "a saving that does not exist", |p, _| p.capacity.cost.hourly_delta.0 -= 1),
     ("cost/source", "another currency", |p, _| p.capacity.cost.currency = "EUR".to_owned()),
-    ("cost/source", "another price list", |p, _| p.capacity.cost.prices.stand_in = true),
+    ("cost/source", "another price list", |p, _| p.capacity.cost.prices.is_other_region = true),
     ("cost/unpriced", "a node without a price that is not counted", |p, _| {
         p.capacity.cost.unpriced = 0;
     }),

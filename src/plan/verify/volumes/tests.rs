@@ -9,7 +9,7 @@ use crate::model::ids::Origin;
 use crate::model::pod::{PodSpec, PodTemplate, Selector};
 use crate::model::requirement::label;
 use crate::model::storage::Storage;
-use crate::plan::verify::check;
+use crate::plan::verify::verify;
 use crate::plan::wire::Plan;
 use crate::testing::pods::one_of;
 use crate::testing::valid_plan::{Inputs, inputs, plan, workload};
@@ -80,7 +80,7 @@ fn valid_inputs() -> Inputs {
 
 /// Returns the volume rules that the plan breaks.
 fn violated_rules(inputs: &Inputs) -> BTreeSet<&'static str> {
-    let all = check(&plan(), &inputs.facts());
+    let all = verify(&plan(), &inputs.facts());
     all.iter().map(|violation| violation.rule).filter(|rule| rule.starts_with("volumes/")).collect()
 }
 
@@ -200,7 +200,7 @@ fn unscheduled_pods_need_no_usable_volume() {
     add_volumes(&mut inputs, vec![VolumeSource::EphemeralClaim(Some("gone".to_owned()))]);
     assert_eq!(violated_rules(&inputs), BTreeSet::new(), "the class is unknown");
     shape(&mut inputs).unsupported = vec![Unsupported::Volumes];
-    let found = check(&plan(), &inputs.facts());
+    let found = verify(&plan(), &inputs.facts());
     assert!(found.iter().any(|violation| violation.rule == "fit/unsupported"));
 }
 
@@ -220,7 +220,7 @@ fn pods_sharing_an_unprovisioned_volume_need_one_zone() {
         add_volumes_to(&mut inputs, name, vec![VolumeSource::Claim("data".to_owned())]);
     }
     let crosses_zones = |plan: &Plan| {
-        let all = check(plan, &inputs.facts());
+        let all = verify(plan, &inputs.facts());
         all.iter().any(|violation| violation.rule == "volumes/zone")
     };
     let mut plan = plan();

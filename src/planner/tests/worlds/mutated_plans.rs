@@ -8,7 +8,7 @@ use crate::demand::Demand;
 use crate::model::ids::{Address, workload_key};
 use crate::model::requirement::key;
 use crate::plan::wire::{Action, PlacementRow};
-use crate::plan::{Facts, Violation, check};
+use crate::plan::{Facts, Violation, verify};
 use crate::testing::PlacementSimulation;
 use crate::testing::pods::{affinity_term, host_port, topology_spread};
 
@@ -37,7 +37,7 @@ fn with_rules(random: &mut Random, name: &str, mut template: PodTemplate) -> Pod
 fn violations_of(scenario: &Scenario, demand: &Demand, plan: &mut Plan) -> Vec<Violation> {
     crate::plan::set_identity(plan);
     let Scenario { desired, observed, catalog, .. } = scenario;
-    check(plan, &Facts { desired, demand, observed, catalog, allocation })
+    verify(plan, &Facts { desired, demand, observed, catalog, allocation })
 }
 
 fn pick_one<'a, T>(random: &mut Random, list: &'a [T]) -> Option<&'a T> {

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
 use super::{
     AwsApi, AwsFault, FormFields, LaunchTemplateData, field, invalid, list_values, poll_ready,
     port_fault,
@@ -48,7 +51,7 @@ impl AwsApi {
 
     pub(super) fn create_launch_template(&self, form: &FormFields) -> Result<Xml, AwsFault> {
         let name = field(form, "LaunchTemplateName");
-        let data = decode_base64(field(form, "LaunchTemplateData.UserData"));
+        let data = decode_base64(field(form, "LaunchTemplateData.UserData"))?;
         let into = "LaunchTemplateData.CapacityReservationSpecification.CapacityReservationTarget.\
                     CapacityReservationId";
         let template = LaunchTemplateData {
@@ -322,26 +325,10 @@ fn fleet_xml() -> Xml {
     Xml::default().text("fleetId", "fleet-embedded")
 }
 
-/// Decodes base64. Other characters are skipped.
-fn decode_base64(text: &str) -> Vec<u8> {
-    let digit = |c: u8| match c {
-        b'A'..=b'Z' => Some(u32::from(c - b'A')),
-        b'a'..=b'z' => Some(u32::from(c - b'a') + 26),
-        b'0'..=b'9' => Some(u32::from(c - b'0') + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
-    };
-    let (mut out, mut buffer, mut bits) = (Vec::new(), 0_u32, 0_u32);
-    for value in text.bytes().filter_map(digit) {
-        buffer = (buffer << 6 | value) & 0xffff;
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            out.extend(u8::try_from(buffer >> bits & 0xff));
-        }
-    }
-    out
+/// Decodes base64, which may be broken into lines.
+fn decode_base64(text: &str) -> Result<Vec<u8>, AwsFault> {
+    let one_line: String = text.split_ascii_whitespace().collect();
+    STANDARD.decode(one_line).map_err(|error| invalid(&format!("user data: {error}")))
 }
 
 #[cfg(test)]
@@ -351,8 +338,10 @@ mod tests {
     #[test]
     fn base64_is_decoded() {
         for (text, expected) in [("", ""), ("YQ==", "a"), ("YWI=", "ab"), ("YWJj\nZA==", "abcd")] {
-            assert_eq!(decode_base64(text), expected.as_bytes(), "{text}");
+            let decoded = decode_base64(text).expect("base64");
+            assert_eq!(decoded, expected.as_bytes(), "{text}");
         }
+        assert!(decode_base64("YW*=").is_err());
     }
 
     #[test]
