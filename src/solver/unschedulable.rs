@@ -176,11 +176,12 @@ impl UnschedulableReport<'_> {
             let mut reason = self.describe(shape, &largest, offer, obstacle);
             if let (OfferObstacle::Limit, Some(at)) = (obstacle, at) {
                 let pool = &offer.node.pool;
-                reason.1 = self.limit_detail(pool, &context.limit_shortfall(*at, 1));
-                if let Some(pods) = self.occupants.text(pool, &workload) {
-                    reason.1 +=
-                        &format!(", and its nodes hold pods that other pools admit: {pods}");
-                }
+                let occupants =
+                    self.occupants.text(pool, &workload).map_or_else(String::new, |pods| {
+                        format!(", and its nodes hold pods that other pools admit: {pods}")
+                    });
+                let detail = self.limit_detail(pool, &context.limit_shortfall(*at, 1));
+                reason.1 = format!("{detail}{occupants}");
             }
             *counts.entry(reason).or_insert(0) += 1;
         }

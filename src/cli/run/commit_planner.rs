@@ -238,7 +238,7 @@ impl BlockingPlanner for JudgedPlanner {
         let PlanScope { changeable_nodes, excluded_addresses, running_pods_only } = limits;
         let excluded_addresses = excluded_addresses.iter().map(ToString::to_string).collect();
         let scope =
-            Scope { changeable_nodes, excluded_addresses, running_pods_only, ..Scope::default() };
+            Scope { excluded_addresses, changeable_nodes, running_pods_only, ..Scope::default() };
         let mut plan = planner::plan(&self.inputs(world, scope));
         plan.capacity.cost.breakdown = breakdown(&plan, &self.repository.fleet.commitments);
         self.judge.record(&mut plan);

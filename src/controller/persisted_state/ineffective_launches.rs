@@ -151,7 +151,9 @@ pub(in crate::controller) fn launch_digests(
             launch.extend(digests.of(&placed.workload));
         }
     }
-    launches.values_mut().for_each(|launch| launch.truncate(LAUNCHED_FOR_MAX));
+    for launch in launches.values_mut() {
+        launch.truncate(LAUNCHED_FOR_MAX);
+    }
     launches
 }
 

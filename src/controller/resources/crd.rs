@@ -49,6 +49,9 @@ const POOL_COLUMNS: [PrinterColumn; 7] = [
 ];
 
 /// Returns the definitions of all kinds as YAML documents.
+///
+/// # Panics
+/// Panics if a definition cannot be written as YAML. A test writes all of them.
 #[must_use]
 pub fn definitions() -> String {
     let to_yaml = |kind| serde_saphyr::to_string(&definition(kind)).expect("JSON is YAML");
