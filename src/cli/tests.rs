@@ -1,3 +1,5 @@
+mod printed_urls;
+
 use std::cell::RefCell;
 use std::io::{self, Write};
 use std::path::Path;
