@@ -1,4 +1,5 @@
 mod printed_urls;
+mod unreadable_state;
 
 use std::cell::RefCell;
 use std::io::{self, Write};
