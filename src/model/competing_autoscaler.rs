@@ -426,7 +426,7 @@ mod tests {
         let id = WorkloadId { namespace: "infra".into(), ..deployment("n", "cluster-autoscaler") };
         let mut scenario = crate::testing::Scenario::new(&["m5.large"], 100, 128);
         let mut declared = scenario.desired.workloads.values().next().expect("one").clone();
-        declared.id = id.clone();
+        (declared.id, declared.scale) = (id.clone(), Scale::Replicas(1));
         scenario.desired.workloads.insert(id, declared);
         let found = group_resizer(&scenario.observed, &scenario.desired);
         assert_eq!(found.as_deref(), Some("infra/cluster-autoscaler"));
