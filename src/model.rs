@@ -17,6 +17,7 @@ pub mod market;
 pub mod observed;
 pub mod plural;
 pub mod pod;
+pub mod printable_url;
 pub mod reason;
 pub mod requirement;
 pub mod saturating_time;

@@ -1,3 +1,6 @@
+mod printed_urls;
+mod unreadable_state;
+
 use std::cell::RefCell;
 use std::io::{self, Write};
 use std::path::Path;

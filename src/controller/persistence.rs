@@ -9,6 +9,9 @@ use super::status::PersistedStateSize;
 /// Largest persisted state in bytes: the API server accepts 256 KiB of annotations.
 pub(super) const PERSISTED_BYTES_MAX: usize = 200 << 10;
 
+/// Number of failed loads after which a single run ends: about half a minute of retries.
+pub(super) const LOADS_MAX: u32 = 5;
+
 /// The persisted state, and the writes of it.
 #[derive(Debug, Clone)]
 pub(super) struct Persistence {
@@ -49,6 +52,11 @@ impl Persistence {
         let is_due = self.loaded.is_none() && !self.is_loading && now >= self.retry.at;
         self.is_loading |= is_due;
         is_due
+    }
+
+    /// Returns true if the state could not be read so often that a single run does not wait longer.
+    pub(super) fn has_given_up_loading(&self) -> bool {
+        self.loaded.is_none() && self.retry.failures() >= LOADS_MAX
     }
 
     /// Records the end of a load.
@@ -106,7 +114,10 @@ impl Persistence {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{ControllerState, Effect, Event, StartOptions, step};
     use super::*;
+    use crate::apply::ports::{CallEffect, PortError};
+    use crate::model::observed::ClusterIdentity;
     use crate::testing::controller::at;
 
     #[test]
@@ -122,5 +133,33 @@ mod tests {
         }
         assert_eq!(persistence.start_save(), Ok(None));
         assert_eq!(persistence.next_try(at(2)), None);
+    }
+
+    #[test]
+    fn single_run_ends_if_the_state_stays_unreadable() {
+        for once in [true, false] {
+            let mut state = ControllerState::new(StartOptions {
+                started_at: at(0),
+                identity: "a".to_owned(),
+                cluster: ClusterIdentity::default(),
+                mode: None,
+                once,
+            });
+            let (mut loads, mut has_exited) = (0, false);
+            for seconds in 0..600 {
+                let (next, effects) = step(state, Event::Timer, at(seconds));
+                state = next;
+                if !effects.iter().any(|effect| matches!(effect, Effect::LoadState)) {
+                    continue;
+                }
+                loads += 1;
+                let (verb, reason) = ("read".to_owned(), "it is truncated".to_owned());
+                let failure = PortError { verb, reason, effect: CallEffect::Unknown };
+                let (next, effects) = step(state, Event::StateLoaded(Err(failure)), at(seconds));
+                state = next;
+                has_exited |= effects.iter().any(|effect| matches!(effect, Effect::Exit));
+            }
+            assert_eq!((has_exited, loads == LOADS_MAX), (once, once), "after {loads} loads");
+        }
     }
 }

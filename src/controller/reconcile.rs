@@ -72,7 +72,7 @@ impl ControllerState {
         if let Some(saved) = &self.persistence.saved {
             self.applies.start_persisted(saved, effects);
         }
-        if self.start.once && self.is_idle() {
+        if self.start.once && (self.is_idle() || self.persistence.has_given_up_loading()) {
             self.leadership.exit();
             effects.push(Effect::Exit);
             return;

@@ -23,6 +23,11 @@ impl Retry {
         Self { failures: 0, at: now }
     }
 
+    /// Returns the number of consecutive failures.
+    pub(super) fn failures(&self) -> u32 {
+        self.failures
+    }
+
     pub(super) fn record_failure(&mut self, now: Timestamp) {
         self.failures = self.failures.saturating_add(1);
         self.at = later(now, backoff(self.failures));

@@ -29,6 +29,7 @@ use crate::model::desired::{
     Source, SourceRequests, Tree, Values,
 };
 use crate::model::ids::Origin;
+use crate::model::printable_url::{is_same_printed, printable_url};
 
 pub use argo::IN_CLUSTER;
 use artifact_generator::GeneratedArtifact;
@@ -264,10 +265,12 @@ impl DeliveryContext<'_> {
     /// Returns the cluster that the settings list as `name`; `None` if they do not list it.
     fn cluster_by_name(&self, name: &str) -> Option<TargetCluster> {
         let delivery = &self.fleet.delivery;
-        if name == self.fleet.cluster.name || contains_text(&delivery.clusters, name) {
+        // Messages print server URLs without credentials, and settings may list them so.
+        let lists = |list: &[String]| list.iter().any(|item| is_same_printed(item, name));
+        if name == self.fleet.cluster.name || lists(&delivery.clusters) {
             return Some(TargetCluster::This);
         }
-        contains_text(&delivery.other_clusters, name).then_some(TargetCluster::Other)
+        lists(&delivery.other_clusters).then_some(TargetCluster::Other)
     }
 
     /// Converts a values file's path in the repository to a path in the tree.
@@ -310,7 +313,7 @@ impl DeliveryContext<'_> {
         Err(format!(
             "it is unknown whether {} is this repository; list its URL under \
              `delivery.repositories` in fleetwright.yaml",
-            super::decode::shorten(url)
+            super::decode::shorten(&printable_url(url))
         ))
     }
 
@@ -319,7 +322,10 @@ impl DeliveryContext<'_> {
         if self.is_own_repository(url)? {
             return Ok(());
         }
-        Err(format!("its source {} is another repository", super::decode::shorten(url)))
+        Err(format!(
+            "its source {} is another repository",
+            super::decode::shorten(&printable_url(url))
+        ))
     }
 
     /// Checks that `revision` is the one that is read.
@@ -382,9 +388,10 @@ fn release_name(path: &str) -> String {
     if name.is_empty() { "release".to_owned() } else { name.to_owned() }
 }
 
-/// Returns whether two URLs name the same repository, ignoring scheme and user.
+/// Returns whether two URLs name the same repository, ignoring scheme, user and query.
 fn same_repository(a: &str, b: &str) -> bool {
     fn plain(url: &str) -> String {
+        let url = url.split(['?', '#']).next().unwrap_or_default();
         let rest = match url.split_once("://") {
             Some((_, rest)) => rest.to_owned(),
             // `git@host:path` is short for `ssh://git@host/path`.

@@ -5,6 +5,7 @@
 
 use super::chart_index::ChartDependency;
 use crate::model::desired::{ExternalSource, SourceKind};
+use crate::model::printable_url::printable_url;
 
 /// A file or directory outside of the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +15,9 @@ pub struct RemoteReference {
     /// Path in the source; empty for its root.
     pub path: String,
 }
+
+/// Parameters of the URL of a file that choose its content.
+const FILE_PARAMETERS: [&str; 5] = ["", "ref", "ref_type", "version", "raw"];
 
 /// Returns the reference that `text` denotes; `None` if kustomize would fetch it in another way.
 #[must_use]
@@ -27,7 +31,16 @@ pub fn parse_remote_reference(text: &str) -> Option<RemoteReference> {
     if is_http && is_manifest && !is_repository {
         let path = address.rsplit('/').next().unwrap_or_default().to_owned();
         let version = String::new();
-        let url = text.to_owned();
+        // Any other parameter may be a token, which the lock file must not hold.
+        let is_known = |pair: &str| {
+            FILE_PARAMETERS.contains(&pair.split_once('=').map_or(pair, |(name, _)| name))
+        };
+        let query = query.split('#').next().unwrap_or_default();
+        if !query.split('&').all(is_known) {
+            return None;
+        }
+        let separator = if query.is_empty() { "" } else { "?" };
+        let url = format!("{}{separator}{query}", printable_url(address));
         let source = ExternalSource { kind: SourceKind::File, url, name: String::new(), version };
         return Some(RemoteReference { source, path });
     }
@@ -45,7 +58,7 @@ pub fn parse_remote_reference(text: &str) -> Option<RemoteReference> {
 pub(super) fn git_source(url: &str, revision: &str) -> ExternalSource {
     ExternalSource {
         kind: SourceKind::Git,
-        url: without_credentials(url),
+        url: printable_url(url),
         name: String::new(),
         version: if revision.is_empty() { "HEAD" } else { revision }.to_owned(),
     }
@@ -54,7 +67,8 @@ pub(super) fn git_source(url: &str, revision: &str) -> ExternalSource {
 /// Returns the source of a chart in a repository. URLs that begin with `oci://` are registries.
 pub(super) fn chart_source(repository: &str, chart: &str, version: &str) -> ExternalSource {
     let version = if version.is_empty() { "*" } else { version }.to_owned();
-    let url = without_credentials(repository.trim_end_matches('/'));
+    let url = printable_url(repository);
+    let url = url.trim_end_matches('/').to_owned();
     if url.starts_with("oci://") {
         let url = if chart.is_empty() { url } else { format!("{url}/{chart}") };
         return ExternalSource { kind: SourceKind::Oci, url, name: String::new(), version };
@@ -68,15 +82,6 @@ pub fn dependency_source(dependency: &ChartDependency) -> Option<ExternalSource>
     let ChartDependency { name, repository, version } = dependency;
     let is_url = ["https://", "http://", "oci://"].iter().any(|s| repository.starts_with(s));
     is_url.then(|| chart_source(repository, name, version))
-}
-
-/// Removes user and password of a URL: the lock file and messages are public.
-fn without_credentials(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let is_ssh = scheme == "ssh";
-    let host = authority.rsplit_once('@').filter(|_| !is_ssh).map_or(authority, |(_, host)| host);
-    format!("{scheme}://{host}{path}")
 }
 
 /// Splits an address into the URL of a repository and a path in it.
@@ -149,9 +154,28 @@ mod tests {
         }
         let file = parse_remote_reference("https://h/o/r/v1/install.yaml").expect("a file");
         assert_eq!((file.source.kind, &*file.path), (SourceKind::File, "install.yaml"));
-        for text in ["gh:o/r", "s3::https", "ftp://h/o/r", "https://h", "base"] {
+        for text in
+            ["gh:o/r", "s3::https", "ftp://h/o/r", "https://h", "base", "https://h/a.yaml?token=x"]
+        {
             assert_eq!(parse_remote_reference(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn sources_hold_no_credentials() {
+        let reference = |text: &str| parse_remote_reference(text).expect(text).source;
+        for source in [
+            reference("https://me:SECRET@h/o/r//a?token=SECRET"),
+            reference("https://me:SECRET@h/a.yaml?ref=v1#SECRET"),
+            git_source("https://me:SECRET@h/r?token=SECRET", "v1"),
+            chart_source("https://me:SECRET@h/c/?token=SECRET", "redis", "1"),
+            chart_source("oci://me:SECRET@h/c?token=SECRET", "redis", "1"),
+        ] {
+            assert!(!format!("{source:?}").contains("SECRET"), "{source:?}");
+        }
+        let file = reference("https://h/a.yaml?ref=v1&raw");
+        assert_eq!(file.url, "https://h/a.yaml?ref=v1&raw", "they choose the content");
+        assert_eq!(file.to_string(), "https://h/a.yaml");
     }
 
     #[test]

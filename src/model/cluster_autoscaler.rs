@@ -124,8 +124,8 @@ pub struct ClusterAutoscaler<'a> {
 /// Returns every Cluster Autoscaler that is declared or runs in the declared namespaces (default:
 /// the system namespaces), in the order of names. Of one that runs, the flags of the cluster count.
 ///
-/// A tenant can give a Deployment any name and any flags. Outside of these namespaces it therefore
-/// blocks changes of groups, but no pod counts as served by it.
+/// A tenant can give a Deployment any name and any flags. Outside of these namespaces, one whose pod
+/// runs blocks changes of groups, but no pod counts as served by it.
 #[must_use]
 pub fn cluster_autoscalers<'a>(
     desired: &'a Desired,

@@ -5,7 +5,9 @@
 //! only in the system namespaces, or in the namespaces that the repository declares instead
 //! (`spec.autoscalers.namespaces`). Karpenter also counts in any namespace if it may have launched
 //! existing nodes, because tenants cannot launch nodes. The rules for group resizers match more
-//! names, because a false detection only leaves a group at its size, with the reason.
+//! names in these namespaces, because a false detection only leaves a group at its size, with the
+//! reason. Elsewhere, only a running pod with the image or the executable of Cluster Autoscaler
+//! counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use serde::Serialize;
 
 use crate::model::desired::{Desired, Scale};
 use crate::model::ids::{LabelValue, Labels, Namespace, WorkloadId, WorkloadKind};
-use crate::model::observed::{KEY_LABEL, LiveWorkload, Node, Observed, Pod};
+use crate::model::observed::{KEY_LABEL, LiveWorkload, Node, Observed, Pod, PodPhase};
 use crate::model::pod::PodTemplate;
 use crate::model::requirement::key;
 
@@ -55,29 +57,68 @@ pub fn partition_by_namespace<'n>(
 ) -> (Vec<CompetingAutoscaler>, Vec<CompetingAutoscaler>) {
     let has_nodes = nodes.into_iter().any(may_be_karpenter_node);
     found.into_iter().partition(|found| {
-        let is_in_scope = namespaces.map_or_else(
-            || found.is_in_default_namespace(),
-            |namespaces| found.is_in_namespaces(namespaces),
-        );
-        is_in_scope || (found.kind == KARPENTER && has_nodes)
+        is_trusted(&found.workload, namespaces) || (found.kind == KARPENTER && has_nodes)
     })
 }
 
 /// Returns a running or declared Cluster Autoscaler that may resize node groups, as
-/// `namespace/name`. Without declared namespaces it counts in every namespace, because two
-/// controllers that write one group size undo each other.
+/// `namespace/name`. Without declared namespaces, one of the repository counts in every namespace,
+/// and so does a running pod, because two controllers that write one group size undo each other.
+/// A Deployment of the cluster counts by its name only where tenants cannot create one.
 #[must_use]
 pub fn group_resizer(observed: &Observed, desired: &Desired) -> Option<String> {
+    let namespaces = desired.autoscaler_namespaces.as_ref();
+    let mut all = declared_resizers(desired).chain(acting_resizers(observed));
+    let is_listed =
+        |workload: &String| namespaces.is_none_or(|namespaces| is_in_any(workload, namespaces));
+    all.find(is_listed).or_else(|| {
+        live_resizers(observed).into_iter().find(|workload| is_trusted(workload, namespaces))
+    })
+}
+
+/// Returns the Deployments of the cluster that are like Cluster Autoscaler, but do not count as
+/// one: tenants may create them, and no pod runs it.
+#[must_use]
+pub fn unproven_resizers(observed: &Observed, desired: &Desired) -> BTreeSet<String> {
+    if desired.autoscaler_namespaces.is_some() {
+        return BTreeSet::new();
+    }
+    let counted: BTreeSet<String> =
+        declared_resizers(desired).chain(acting_resizers(observed)).collect();
+    let mut found = live_resizers(observed);
+    found.retain(|workload| !is_trusted(workload, None) && !counted.contains(workload));
+    found
+}
+
+/// Returns the Deployments of the repository that are Cluster Autoscaler.
+fn declared_resizers(desired: &Desired) -> impl Iterator<Item = String> {
     let declared = desired.workloads.values().filter(|workload| {
         let is_resizer = workload.template.cluster_autoscaler.is_some()
             || resizer_kind(&workload.id.name, Some(&workload.template.labels)).is_some();
         let is_deployment = workload.id.kind == WorkloadKind::Deployment;
         is_resizer && is_deployment && workload.scale != Scale::Replicas(0)
     });
-    let declared = declared.map(|workload| workload.id.to_string());
+    declared.map(|workload| workload.id.to_string())
+}
+
+/// Returns the Deployments whose pods run Cluster Autoscaler on a node.
+fn acting_resizers(observed: &Observed) -> impl Iterator<Item = String> {
+    let acts = |pod: &&Arc<Pod>| {
+        let template = observed.templates.get(&pod.template);
+        pod.phase == PodPhase::Running
+            && pod.is_active()
+            && pod.node.is_some()
+            && template.is_some_and(|template| template.cluster_autoscaler.is_some())
+    };
+    let owners = observed.pods.iter().filter(acts).filter_map(|pod| pod.owner.as_ref());
+    owners.filter(|id| id.kind == WorkloadKind::Deployment).map(WorkloadId::to_string)
+}
+
+/// Returns the Deployments of the cluster that are Cluster Autoscaler by a name, an image or an
+/// executable.
+fn live_resizers(observed: &Observed) -> BTreeSet<String> {
     let Observed { workloads, pods, templates, .. } = observed;
-    let live = running_autoscalers(workloads, pods, templates, resizer_kind).into_iter();
-    // Its image or executable counts, whatever its name.
+    let named = running_autoscalers(workloads, pods, templates, resizer_kind).into_iter();
     let recognized = workloads.iter().filter(|live| {
         let template = live.template.as_ref().and_then(|key| templates.get(key));
         live.replicas > 0
@@ -85,9 +126,7 @@ pub fn group_resizer(observed: &Observed, desired: &Desired) -> Option<String> {
             && template.is_some_and(|template| template.cluster_autoscaler.is_some())
     });
     let recognized = recognized.map(|live| live.id.to_string());
-    let mut all = declared.chain(live.map(|found| found.workload)).chain(recognized);
-    let namespaces = desired.autoscaler_namespaces.as_ref();
-    all.find(|workload| namespaces.is_none_or(|namespaces| is_in_any(workload, namespaces)))
+    named.map(|found| found.workload).chain(recognized).collect()
 }
 
 /// Returns true if a node belongs to a Karpenter pool and was launched neither by Fleetwright nor
@@ -100,14 +139,17 @@ fn may_be_karpenter_node(node: &Node) -> bool {
     has_pool && !is_ours && !node.is_auto_mode() && !node.is_fargate()
 }
 
-impl CompetingAutoscaler {
-    /// Returns true if the workload is in a system namespace, where tenants cannot create objects.
-    fn is_in_default_namespace(&self) -> bool {
-        self.workload
-            .split_once('/')
-            .is_some_and(|(namespace, _)| DEFAULT_NAMESPACES.contains(&namespace))
-    }
+/// Returns true if a workload is in one of the declared `namespaces` (default: the system
+/// namespaces), where tenants cannot create objects.
+fn is_trusted(workload: &str, namespaces: Option<&BTreeSet<Namespace>>) -> bool {
+    let namespace = workload.split_once('/').map(|(namespace, _)| namespace);
+    namespace.is_some_and(|namespace| match namespaces {
+        Some(namespaces) => namespaces.contains(namespace),
+        None => DEFAULT_NAMESPACES.contains(&namespace),
+    })
+}
 
+impl CompetingAutoscaler {
     /// Returns true if the workload is in one of `namespaces`.
     #[must_use]
     pub fn is_in_namespaces(&self, namespaces: &BTreeSet<Namespace>) -> bool {
@@ -332,12 +374,62 @@ mod tests {
             let resizes = group_resizer(&autoscaler, &desired);
             assert_eq!(resizes.as_deref(), (counts > 0).then_some("infra/cluster-autoscaler"));
         }
-        // Without declared namespaces it does not compete, but its group is not resized.
         assert_eq!(competing_autoscalers(&autoscaler, None), []);
-        assert!(group_resizer(&autoscaler, &Desired::default()).is_some());
         assert_eq!(group_resizer(&karpenter, &Desired::default()), None);
-        let with_suffix = cluster_with("infra", "cluster-autoscaler-aws", &[]);
+        let with_suffix = cluster_with("kube-system", "cluster-autoscaler-aws", &[]);
         assert!(group_resizer(&with_suffix, &Desired::default()).is_some());
-        assert_eq!(competing_autoscalers(&with_suffix, Some(&namespaces(&["infra"]))), []);
+        assert_eq!(competing_autoscalers(&with_suffix, Some(&namespaces(&["kube-system"]))), []);
+    }
+
+    /// Returns a cluster with a Deployment of a tenant. Its pod is changed by `change`.
+    fn tenant_cluster(name: &str, change: fn(&mut Pod)) -> Observed {
+        let mut observed = cluster_with("shop", name, &[]);
+        let pod = Arc::make_mut(observed.pods.last_mut().expect("a pod"));
+        (pod.node, pod.template) = (Some("n".into()), "autoscaler".to_owned());
+        change(pod);
+        let flags = Some(Box::default());
+        let template = PodTemplate { cluster_autoscaler: flags, ..PodTemplate::default() };
+        observed.templates.insert("autoscaler".to_owned(), Arc::new(template));
+        let owner = observed.pods.last().and_then(|pod| pod.owner.clone()).expect("an owner");
+        observed.workloads.push(live_workload(&owner, 1));
+        observed
+    }
+
+    #[test]
+    fn tenant_stops_no_group_by_a_name_or_a_label() {
+        let (named, plain) = ("my-cluster-autoscaler", "nodes");
+        type Change = fn(&mut Pod);
+        let ways: [(&str, Change, bool, bool); 6] = [
+            (named, |_| {}, true, false),
+            (plain, |_| {}, true, false),
+            (named, |pod| pod.phase = PodPhase::Pending, false, true),
+            (named, |pod| pod.node = None, false, true),
+            (named, |pod| "another".clone_into(&mut pod.template), false, true),
+            (plain, |pod| pod.terminating = true, false, false),
+        ];
+        for (name, change, counts, warns) in ways {
+            let observed = tenant_cluster(name, change);
+            let found = group_resizer(&observed, &Desired::default());
+            let workload = format!("shop/{name}");
+            assert_eq!(found, counts.then(|| workload.clone()), "{:?}", observed.pods.last());
+            let unproven = unproven_resizers(&observed, &Desired::default());
+            assert_eq!(unproven.contains(&workload), warns, "{:?}", observed.pods.last());
+            // Declared namespaces are the only ones that count.
+            let namespaces = Some(["kube-system".into()].into());
+            let desired = Desired { autoscaler_namespaces: namespaces, ..Desired::default() };
+            assert_eq!(group_resizer(&observed, &desired), None);
+            assert_eq!(unproven_resizers(&observed, &desired), BTreeSet::new());
+        }
+    }
+
+    #[test]
+    fn autoscaler_of_the_repository_counts_before_its_pod_runs() {
+        let id = WorkloadId { namespace: "infra".into(), ..deployment("n", "cluster-autoscaler") };
+        let mut scenario = crate::testing::Scenario::new(&["m5.large"], 100, 128);
+        let mut declared = scenario.desired.workloads.values().next().expect("one").clone();
+        (declared.id, declared.scale) = (id.clone(), Scale::Replicas(1));
+        scenario.desired.workloads.insert(id, declared);
+        let found = group_resizer(&scenario.observed, &scenario.desired);
+        assert_eq!(found.as_deref(), Some("infra/cluster-autoscaler"));
     }
 }

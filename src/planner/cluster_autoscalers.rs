@@ -1,6 +1,7 @@
 //! Warnings about Cluster Autoscaler: flags that cannot be read, and groups that they miss.
 
 use crate::model::cluster_autoscaler::{AutoscalerFlags, ClusterAutoscaler, cluster_autoscalers};
+use crate::model::competing_autoscaler::unproven_resizers;
 use crate::model::desired::Desired;
 use crate::model::expander_priorities::{GroupPriorities, PRIORITY_EXPANDER};
 use crate::model::observed::Observed;
@@ -31,7 +32,26 @@ pub(super) fn warnings(desired: &Desired, observed: &Observed) -> Vec<Diagnostic
             Some(flags) => of_flags(flags, desired, observed, &warn),
         }
     };
-    found.iter().flat_map(of_one).collect()
+    found.iter().flat_map(of_one).chain(unproven(desired, observed)).collect()
+}
+
+/// Returns the warning about Deployments that are like Cluster Autoscaler, but do not count.
+fn unproven(desired: &Desired, observed: &Observed) -> Option<Diagnostic> {
+    if !desired.node_groups.values().any(|group| group.manage) {
+        return None;
+    }
+    let found = unproven_resizers(observed, desired);
+    let first = found.first()?;
+    let more = match found.len() {
+        1 => String::new(),
+        count => format!(" (and {} more)", count - 1),
+    };
+    let message = format!(
+        "is like Cluster Autoscaler{more}, and no pod of it runs Cluster Autoscaler: node groups \
+         are resized"
+    );
+    let hint = "if it resizes node groups, list its namespace in `spec.autoscalers.namespaces`";
+    Some(Diagnostic::warning(format!("Deployment {first}"), message).hint(hint))
 }
 
 fn of_flags(

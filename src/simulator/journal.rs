@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::state::WorldState;
+use super::world_file::WORLD_BYTES_MAX;
+use crate::adapters::files::read_regular;
 use crate::apply::ports::LaunchRequest;
 use crate::model::ids::{GroupName, InstanceId};
 
@@ -34,17 +36,25 @@ fn journal_path(world: &Path) -> PathBuf {
 pub(super) fn append(world: &Path, entry: &JournalEntry) -> io::Result<()> {
     let mut line = serde_json::to_vec(entry)?;
     line.push(b'\n');
-    let mut file = fs::OpenOptions::new().create(true).append(true).open(journal_path(world))?;
+    let path = journal_path(world);
+    // A link would lead elsewhere, and a named pipe would wait for its other end.
+    if path.symlink_metadata().is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::other(format!("`{}` is no regular file", path.display())));
+    }
+    let mut file = fs::OpenOptions::new().create(true).append(true).open(path)?;
     file.write_all(&line)
 }
 
 /// Replays the journal on the world. An incomplete line belongs to a call that never returned, and
 /// ends the journal.
 pub(super) fn replay(world: &Path, state: &mut WorldState) -> io::Result<()> {
-    let text = match fs::read(journal_path(world)) {
+    let path = journal_path(world);
+    let text = match read_regular(&path, WORLD_BYTES_MAX) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
+        Err(error) => {
+            return Err(io::Error::new(error.kind(), format!("`{}`: {error}", path.display())));
+        }
     };
     let lines = text.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n"));
     for entry in lines.map_while(|line| serde_json::from_slice(line).ok()) {

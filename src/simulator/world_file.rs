@@ -15,6 +15,7 @@ use super::state::{
     ScheduledEvent, Timer, WorkloadController, WorldBudget, WorldState, pod_key,
 };
 use super::{LaunchTemplate, ShapeFn, WorldInit, delay, journal};
+use crate::adapters::files::read_regular;
 use crate::model::ids::{GroupName, InstanceId, Labels, Namespace, WorkloadId};
 use crate::model::observed::{
     InstanceState, LiveWorkload, Observed, PodPhase, WorldError, read_world,
@@ -88,6 +89,9 @@ struct WorkloadTemplate {
     template: String,
 }
 
+/// Most bytes of a world and of its journal.
+pub(super) const WORLD_BYTES_MAX: u64 = 512 << 20;
+
 /// Reads the world of `path`, or returns `None` if there is none.
 pub(super) fn load(
     path: &Path,
@@ -99,7 +103,8 @@ pub(super) fn load(
         #[serde(default)]
         sim: Option<HiddenState>,
     }
-    let bytes = match fs::read(path) {
+    let read = fs::canonicalize(path).and_then(|path| read_regular(&path, WORLD_BYTES_MAX));
+    let bytes = match read {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(SimError::Read { path: path.to_owned(), source }),
@@ -142,7 +147,9 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     // The name contains the process ID, so that concurrent writers use different files.
     let temporary = path.with_extension(format!("json.{}.tmp", std::process::id()));
-    let mut file = fs::File::create(&temporary)?;
+    // A link with this name would lead elsewhere.
+    let _ = fs::remove_file(&temporary);
+    let mut file = fs::File::create_new(&temporary)?;
     let written = file.write_all(bytes).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         // The write error is reported, not this one.

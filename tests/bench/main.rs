@@ -31,6 +31,8 @@ mod browser;
 mod bytes;
 mod diverse_pods;
 mod large;
+#[path = "../it/missing_tool.rs"]
+mod missing_tool;
 mod mix;
 #[path = "../it/optimality.rs"]
 mod optimality;

@@ -21,6 +21,7 @@ use crate::manifest::{
 use crate::model::desired::{
     ExternalSource, Layer, Recipe, Release, RenderRequest, Values, is_external,
 };
+use crate::model::printable_url::printable_url;
 
 /// Directory of the wrapper files, which are not in the repository.
 pub(super) const WRAPPER_DIRECTORY: &str = "top";
@@ -286,13 +287,16 @@ impl FileStager<'_> {
         for reference in &remote {
             let Some(RemoteReference { source, path }) = parse_remote_reference(reference) else {
                 return Err(format!(
-                    "{file} loads `{reference}`, which is neither a file at a URL nor a Git \
-                     repository with https or ssh"
+                    "{file} loads `{}`, which is neither a file at a URL without a token nor a Git \
+                     repository with https or ssh",
+                    printable_url(reference)
                 ));
             };
             let Some(from) = self.external(&source) else { continue };
             let path = normal_path(&from, &path).filter(|path| path.starts_with(&from));
-            let path = path.ok_or_else(|| format!("`{reference}` is outside of its source"))?;
+            let path = path.ok_or_else(|| {
+                format!("`{}` is outside of its source", printable_url(reference))
+            })?;
             let up = directory.split('/').filter(|part| !part.is_empty()).map(|_| "../");
             text = text.replace(reference, &format!("{}{path}", up.collect::<String>()));
             if self.is_directory(&path) {
@@ -343,6 +347,7 @@ impl FileStager<'_> {
             }
             let source = dependency_source(&dependency).ok_or_else(|| {
                 let ChartDependency { name, repository, .. } = &dependency;
+                let repository = printable_url(repository);
                 format!("its dependency {name} is in repository `{repository}`, which is no URL")
             })?;
             if let Some(from) = self.external(&source) {
@@ -395,6 +400,7 @@ fn check_inside_repository(directory: &str, file: &str, content: &[u8]) -> Resul
         return Err(format!("{file} {why}"));
     }
     if let Some(remote) = references.remote.first() {
+        let remote = printable_url(remote);
         return Err(format!("{file} loads `{remote}` from a remote source, which is not allowed"));
     }
     let is_outside = |path: &&String| normal_path(directory, path).is_none();

@@ -6,6 +6,7 @@ use super::detect::Detected;
 use crate::cli::error::CliError;
 use crate::manifest::{Alternatives, AlternativesKind, IN_CLUSTER, KUSTOMIZATION, is_within};
 use crate::model::desired::{Tree, TreeFile};
+use crate::model::printable_url::printable_url;
 
 /// A source of `spec.sources`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +41,9 @@ impl Selection {
         name: &str,
         destination: Option<&str>,
     ) -> Result<Self, CliError> {
+        // The choices have no credentials either.
+        let destination = destination.map(printable_url);
+        let destination = destination.as_deref();
         let mut selection = Self::default();
         let (mut chosen, mut rejected) = (BTreeSet::new(), BTreeSet::new());
         let mut excluded = BTreeSet::new();

@@ -22,7 +22,7 @@ use super::{
     BlockingPlanner, Host, PageChannels, RepositoryReader, RunOptions, RuntimeError,
     StatusPage as _, TrustedCommit, process_identity,
 };
-use crate::adapters::files::write_atomically;
+use crate::adapters::files::{read_regular, write_atomically};
 use crate::apply::Bounds;
 use crate::apply::ports::{CallEffect, Clock, PortError};
 use crate::catalog::Catalog;
@@ -38,6 +38,8 @@ use crate::simulator::{Delivery, World, eksctl_groups};
 
 /// The file of the persisted controller state, beside the world.
 const STATE_FILE: &str = "controller.json";
+/// Most bytes of this file: far more than a state that is saved.
+const STATE_BYTES_MAX: u64 = 64 << 20;
 /// The longest step of skipped time. It bounds the reaction time to new pods.
 const STEP_MAX: SignedDuration = SignedDuration::from_secs(1);
 /// Poll interval while simulated time follows the wall clock.
@@ -253,16 +255,15 @@ impl<R> StateStore for EmbeddedPorts<R> {
             reason,
             effect: CallEffect::Unknown,
         };
-        match std::fs::read(&self.state_file) {
-            Ok(bytes) => {
-                serde_json::from_slice(&bytes).map(|StateFile { state, .. }| state).map_err(
-                    |error| failed(format!("cannot read `{}`: {error}", self.state_file.display())),
-                )
-            }
+        let path = self.state_file.display();
+        match read_regular(&self.state_file, STATE_BYTES_MAX) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map(|StateFile { state, .. }| state)
+                .map_err(|error| failed(format!("cannot read `{path}`: {error}"))),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 Ok(PersistedState::default())
             }
-            Err(error) => Err(failed(error.to_string())),
+            Err(error) => Err(failed(format!("cannot read `{path}`: {error}"))),
         }
     }
 

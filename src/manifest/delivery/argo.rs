@@ -7,6 +7,7 @@ use super::{
     generators, items_at, node_at, normal_path, release_name, text_at,
 };
 use crate::model::desired::{Layer, Recipe, Release, RenderRequest, SetValue, Values};
+use crate::model::printable_url::printable_url;
 
 /// Names that Argo CD uses for its own cluster.
 pub const IN_CLUSTER: [&str; 2] = ["https://kubernetes.default.svc", "in-cluster"];
@@ -111,7 +112,7 @@ impl DeliveryContext<'_> {
             format!(
                 "it is unknown whether its destination `{}` is this cluster; list it under \
                  `delivery.clusters` or `delivery.otherClusters` in fleetwright.yaml",
-                super::super::decode::shorten(destination)
+                super::super::decode::shorten(&printable_url(destination))
             )
         })
     }
@@ -128,8 +129,8 @@ impl DeliveryContext<'_> {
         });
         // Argo CD has two names for its own cluster.
         let is_own = IN_CLUSTER.contains(&destination);
-        let name = if is_own { "in-cluster" } else { destination };
-        self.destinations.borrow_mut().entry(name.to_owned()).or_default().extend(local);
+        let name = if is_own { "in-cluster".to_owned() } else { printable_url(destination) };
+        self.destinations.borrow_mut().entry(name).or_default().extend(local);
     }
 
     /// Returns the manifests that a source delivers to another cluster, if they are in this tree.
@@ -232,7 +233,7 @@ impl DeliveryContext<'_> {
     /// source.
     fn values_file(&self, file: &str, path: &str, all: &[&YamlNode<'_>]) -> Result<String, String> {
         if file.contains("://") {
-            return Err(format!("values file {file} is not in this repository"));
+            return Err(format!("values file {} is not in this repository", printable_url(file)));
         }
         let Some(rest) = file.strip_prefix('$') else {
             if file.starts_with('/') {

@@ -10,6 +10,7 @@ use super::argo::IN_CLUSTER;
 use super::generators::{Params, flatten};
 use super::label_selector::matches_labels;
 use super::{DeliveryContext, TargetCluster, node_at, scalar_text, text_at};
+use crate::model::printable_url::printable_url;
 
 /// Label of the Secrets that describe clusters.
 const TYPE_LABEL: &str = "argocd.argoproj.io/secret-type";
@@ -70,7 +71,7 @@ impl DeliveryContext<'_> {
                 return Err(format!(
                     "its cluster generator selects by labels of cluster {}, which are not in Git; \
                      add its cluster Secret with `stringData`",
-                    super::super::decode::shorten(&cluster.name)
+                    super::super::decode::shorten(&printable_url(&cluster.name))
                 ));
             }
             generated.push(cluster.params());

@@ -22,6 +22,7 @@ use crate::model::desired::{
 use crate::model::fargate::Rates;
 use crate::model::ids::{Namespace, Origin, PoolName, Region, ZoneId, ZoneName};
 use crate::model::pod::TopologySpread;
+use crate::model::printable_url::printable_url;
 
 /// 100 %, in thousandths of a percent.
 const WHOLE: u32 = 100_000;
@@ -520,7 +521,8 @@ fn read_mirrors(field: &Field<'_>) -> BTreeMap<String, String> {
         let to = field.non_empty_text()?.into_owned();
         let hint = "write the beginning of a URL, such as https://charts.example.com/".to_owned();
         if !from.contains("://") || !to.contains("://") {
-            field.error(format_args!("maps `{}` to `{}`", shorten(from), shorten(&to)), hint);
+            let (from, to) = (printable_url(from), printable_url(&to));
+            field.error(format_args!("maps `{}` to `{}`", shorten(&from), shorten(&to)), hint);
             return None;
         }
         Some((from.to_owned(), to))

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::printable_url::printable_url;
+
 /// File at the root of the repository that pins external sources.
 pub const SOURCE_LOCK_FILE: &str = "fleetwright.lock.json";
 
@@ -50,6 +52,7 @@ pub struct ExternalSource {
 impl fmt::Display for ExternalSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, url, name, version } = self;
+        let url = printable_url(url);
         match kind {
             SourceKind::Helm => write!(f, "chart {name} {version} of {url}"),
             SourceKind::Oci => write!(f, "{url} {version}"),

@@ -13,7 +13,7 @@ use crate::model::units::Resources;
 use crate::plan::wire::AutoscalerGrowthRow;
 
 /// Namespaces in which tenants create no Deployment.
-const SYSTEM_NAMESPACES: [&str; 3] = ["cluster-autoscaler", "karpenter", "kube-system"];
+pub(super) const SYSTEM_NAMESPACES: [&str; 3] = ["cluster-autoscaler", "karpenter", "kube-system"];
 /// Part of the address of a group, before its name.
 const ADDRESS_PREFIX: &str = "autoscaling_group.";
 

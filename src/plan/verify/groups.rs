@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use super::autoscaler_growth::SYSTEM_NAMESPACES;
 use super::context::{CheckContext, CheckedRow, count, resources};
 use super::{Violations, words};
 use crate::catalog::NodeSettings;
 use crate::model::desired::{NodeGroup, Scale};
 use crate::model::ids::{GroupName, InstanceId, Labels, PoolName, WorkloadId, WorkloadKind};
 use crate::model::market::CapacityType;
-use crate::model::observed::Group;
+use crate::model::observed::{Group, Pod, PodPhase};
 use crate::model::requirement::key;
 use crate::plan::wire::{
     Action, Condition, GroupSize, NodeState, Precondition, Reason, ResourceChange,
@@ -286,26 +287,44 @@ fn unmanaged_reason(context: &CheckContext<'_>, group: &NodeGroup) -> Option<&'s
     }
 }
 
-/// Returns whether Cluster Autoscaler runs or is declared in a relevant namespace.
+/// Returns whether Cluster Autoscaler runs or is declared in a relevant namespace. Where tenants may
+/// create Deployments, names prove nothing, and only a running container counts.
 fn has_cluster_autoscaler(context: &CheckContext<'_>) -> bool {
     let (desired, observed) = (context.facts.desired, context.facts.observed);
-    let counts = |id: &WorkloadId, labels: Option<&Labels>| {
-        let namespaces = desired.autoscaler_namespaces.as_ref();
+    let namespaces = desired.autoscaler_namespaces.as_ref();
+    let is_listed =
+        |id: &WorkloadId| namespaces.is_none_or(|namespaces| namespaces.contains(&id.namespace));
+    let is_trusted = |id: &WorkloadId| {
+        is_listed(id)
+            && (namespaces.is_some() || SYSTEM_NAMESPACES.contains(&id.namespace.as_str()))
+    };
+    let is_named = |id: &WorkloadId, labels: Option<&Labels>| {
         let mut labels = AUTOSCALER_LABEL_KEYS.iter().filter_map(|key| labels?.get(*key));
         id.kind == WorkloadKind::Deployment
             && (id.name.contains(AUTOSCALER_NAME)
                 || labels.any(|it| it.as_str().contains(AUTOSCALER_NAME)))
-            && namespaces.is_none_or(|namespaces| namespaces.contains(&id.namespace))
+    };
+    let runs = |pod: &Pod| {
+        pod.phase == PodPhase::Running
+            && pod.node.is_some()
+            && observed.templates.get(&pod.template).is_some_and(|t| t.cluster_autoscaler.is_some())
     };
     let labels = |template: &String| observed.templates.get(template).map(|pod| &pod.labels);
     let declared = desired.workloads.values().filter(|one| one.scale != Scale::Replicas(0));
     let live = observed.workloads.iter().filter(|live| live.replicas > 0);
     let pods = observed.pods.iter().filter(|pod| pod.is_active());
-    declared.into_iter().any(|one| counts(&one.id, Some(&one.template.labels)))
-        || live.into_iter().any(|one| counts(&one.id, one.template.as_ref().and_then(labels)))
-        || pods
-            .into_iter()
-            .any(|pod| pod.owner.as_ref().is_some_and(|owner| counts(owner, labels(&pod.template))))
+    declared
+        .into_iter()
+        .any(|one| is_listed(&one.id) && is_named(&one.id, Some(&one.template.labels)))
+        || live.into_iter().any(|one| {
+            is_trusted(&one.id) && is_named(&one.id, one.template.as_ref().and_then(labels))
+        })
+        || pods.into_iter().filter_map(|pod| Some((pod, pod.owner.as_ref()?))).any(
+            |(pod, owner)| {
+                (is_trusted(owner) && is_named(owner, labels(&pod.template)))
+                    || (owner.kind == WorkloadKind::Deployment && is_listed(owner) && runs(pod))
+            },
+        )
 }
 
 /// Returns whether the zone of the next member of a group is certain.

@@ -147,6 +147,34 @@ fn invalid_world_files_are_refused_by_name() {
 }
 
 #[test]
+fn pipes_and_links_beside_a_world_are_refused() {
+    let dir = tempfile::tempdir().expect("scratch");
+    let path = |name: &str| dir.path().join(name);
+    let make_pipe = |name: &str| {
+        let made = std::process::Command::new("mkfifo").arg(path(name)).status();
+        assert!(made.expect("mkfifo runs").success());
+    };
+    let open = || World::open(dir.path(), &genesis(), shapes());
+    let refused = || {
+        let error = open().err().expect("refused");
+        std::error::Error::source(&error).expect("a cause").to_string()
+    };
+    make_pipe("world.json");
+    assert_eq!(refused(), "it is no regular file");
+    std::fs::remove_file(path("world.json")).expect("removed");
+    let world = open().expect("new");
+    make_pipe("world.journal");
+    assert!(refused().contains("world.journal`: it is no regular file"));
+    std::fs::remove_file(path("world.journal")).expect("removed");
+    // A link must not lead the journal out of the repository.
+    std::fs::write(path("elsewhere"), "").expect("written");
+    std::os::unix::fs::symlink(path("elsewhere"), path("world.journal")).expect("linked");
+    assert!(refused().contains("world.journal`: it is no regular file"));
+    assert!(run(world.launch(&request("a"))).is_err(), "the call is not recorded");
+    assert_eq!(std::fs::read_to_string(path("elsewhere")).expect("kept"), "");
+}
+
+#[test]
 fn failed_save_fails_the_next_verb() {
     let dir = tempfile::tempdir().expect("scratch");
     let inner = dir.path().join("world");
