@@ -381,8 +381,10 @@ mod tests {
         assert_eq!(competing_autoscalers(&with_suffix, Some(&namespaces(&["kube-system"]))), []);
     }
 
+    type PodChange = fn(&mut Pod);
+
     /// Returns a cluster with a Deployment of a tenant. Its pod is changed by `change`.
-    fn tenant_cluster(name: &str, change: fn(&mut Pod)) -> Observed {
+    fn tenant_cluster(name: &str, change: PodChange) -> Observed {
         let mut observed = cluster_with("shop", name, &[]);
         let pod = Arc::make_mut(observed.pods.last_mut().expect("a pod"));
         (pod.node, pod.template) = (Some("n".into()), "autoscaler".to_owned());
@@ -398,8 +400,7 @@ mod tests {
     #[test]
     fn tenant_stops_no_group_by_a_name_or_a_label() {
         let (named, plain) = ("my-cluster-autoscaler", "nodes");
-        type Change = fn(&mut Pod);
-        let ways: [(&str, Change, bool, bool); 6] = [
+        let ways: [(&str, PodChange, bool, bool); 6] = [
             (named, |_| {}, true, false),
             (plain, |_| {}, true, false),
             (named, |pod| pod.phase = PodPhase::Pending, false, true),

@@ -189,7 +189,6 @@ impl InvariantChecks {
     /// I21: a controller in observe-only mode only reverts its earlier actions.
     fn check_observe_only_effect(&mut self, effect: &Effect, step: &ReplicaStep<'_>) {
         let does = match effect {
-            Effect::Uncordon { .. } => false,
             Effect::Cordon { .. }
             | Effect::CordonWithoutLease { .. }
             | Effect::Evict { .. }
@@ -203,7 +202,8 @@ impl InvariantChecks {
             }
             // A node that was closed before must open.
             Effect::OpenNodes { nominations, .. } => !nominations.is_empty(),
-            Effect::LoadState
+            Effect::Uncordon { .. }
+            | Effect::LoadState
             | Effect::SaveState(_)
             | Effect::ReadBranch { .. }
             | Effect::ReadCommit { .. }
