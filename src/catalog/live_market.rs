@@ -326,10 +326,10 @@ mod tests {
             offered: [offered("m5.large"), offered("c5.large")].into(),
             ..market()
         };
-        let stood_in = with_market("eu-west-1", &market, &[]);
+        let of_other_region = with_market("eu-west-1", &market, &[]);
         assert!(
-            stood_in.prices.is_other_region
-                && stood_in.types["c5.large"].offerings[0].price.is_some()
+            of_other_region.prices.is_other_region
+                && of_other_region.types["c5.large"].offerings[0].price.is_some()
         );
         market.listed.whole = true;
         market.listed.hourly.insert("m5.large".into(), MicroUsd(107_000));

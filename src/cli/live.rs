@@ -93,7 +93,7 @@ impl LiveCluster {
                 .await;
         match kubernetes.unavailable_offerings(LEASE_NAMESPACE, LEASE_NAME).await {
             Ok(memory) => observed.exclusions = memory.exclusions(observed.taken_at),
-            // Sold-out offerings are a hint: a launch finds them again.
+            // Unavailable offerings are a hint: a launch finds them itself.
             Err(error) => tracing::warn!(%error, "cannot read unavailable offerings"),
         }
         observed.canonicalize();

@@ -114,9 +114,9 @@ impl NodeOpening {
         !self.waiting.is_empty() || !self.in_progress.is_empty()
     }
 
-    /// Forgets the waiting times of nodes that are not being opened. If an opening fails, its nodes
+    /// Keeps the waiting times of nodes that are being opened alone. If an opening fails, its nodes
     /// are due at once.
-    fn forget_opened(&mut self) {
+    fn retain_in_progress(&mut self) {
         let in_progress = &self.in_progress;
         self.waiting.retain(|uid, _| in_progress.contains(uid));
     }
@@ -220,7 +220,7 @@ impl ControllerState {
         let closed: Vec<&Node> =
             world.nodes.values().filter(|node| self.is_to_open(node)).collect();
         if closed.is_empty() {
-            self.opening.forget_opened();
+            self.opening.retain_in_progress();
             return;
         }
         // Without EC2, it is unknown whether further instances are starting.
@@ -270,7 +270,7 @@ impl ControllerState {
             // Batches that are due together may compete for pods.
             effects.push(Effect::OpenNodes { nominations: due.nominations, nodes: due.nodes });
         }
-        self.opening.forget_opened();
+        self.opening.retain_in_progress();
         self.opening.waiting.extend(still_waiting);
     }
 

@@ -159,8 +159,8 @@ codes! {
         "An object is declared twice, with different content."
         "Remove one of the two, or list the directories of this cluster in spec.sources.";
     UnsupportedVersion "unsupported-version"
-        "A kind is not served in the API version of its object."
-        "Write the API version that the hint names.";
+        "An object has a kind or an API version that no API server serves."
+        "Write the kind or the API version that the hint names.";
     UnknownField "unknown-field"
         "An object has a field that its kind does not have."
         "Correct the spelling of the field, or remove it.";

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::model::desired::{Desired, Scale};
 use crate::model::ids::{LabelValue, Labels, Namespace, WorkloadId, WorkloadKind};
-use crate::model::observed::{KEY_LABEL, LiveWorkload, Node, Observed, Pod, PodPhase};
+use crate::model::observed::{KEY_LABEL, LiveWorkload, Node, Observed, Pod};
 use crate::model::pod::PodTemplate;
 use crate::model::requirement::key;
 
@@ -101,12 +101,12 @@ fn declared_resizers(desired: &Desired) -> impl Iterator<Item = String> {
     declared.map(|workload| workload.id.to_string())
 }
 
-/// Returns the Deployments whose pods run Cluster Autoscaler on a node.
+/// Returns the Deployments with a pod of Cluster Autoscaler that is bound to a node, in any phase:
+/// a restart must not free the groups for a moment.
 fn acting_resizers(observed: &Observed) -> impl Iterator<Item = String> {
     let acts = |pod: &&Arc<Pod>| {
         let template = observed.templates.get(&pod.template);
-        pod.phase == PodPhase::Running
-            && pod.is_active()
+        pod.is_active()
             && pod.node.is_some()
             && template.is_some_and(|template| template.cluster_autoscaler.is_some())
     };
@@ -263,6 +263,7 @@ fn candidate_names<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::observed::PodPhase;
     use crate::testing::pods::deployment;
     use crate::testing::world::{self, live_workload};
 
@@ -403,7 +404,7 @@ mod tests {
         let ways: [(&str, PodChange, bool, bool); 6] = [
             (named, |_| {}, true, false),
             (plain, |_| {}, true, false),
-            (named, |pod| pod.phase = PodPhase::Pending, false, true),
+            (named, |pod| pod.phase = PodPhase::Pending, true, false),
             (named, |pod| pod.node = None, false, true),
             (named, |pod| "another".clone_into(&mut pod.template), false, true),
             (plain, |pod| pod.terminating = true, false, false),

@@ -17,8 +17,12 @@ pub fn printable_url(url: &str) -> String {
     let Some((user, host)) = login else {
         // A password that is not escaped may hold a slash. Its beginning reads as a port.
         let port = authority.rsplit_once(':').filter(|_| !authority.ends_with(']'));
-        let is_port = port.is_none_or(|(_, port)| port.chars().all(|c| c.is_ascii_digit()));
-        let may_hide = !is_port && (!prefix.is_empty() || path.contains('@'));
+        let is_digits = |port: &str| !port.is_empty() && port.chars().all(|c| c.is_ascii_digit());
+        let is_port = port.is_none_or(|(_, port)| is_digits(port));
+        // The path of a package may have `/@`. Any other `@` may be that of a login.
+        let mut ats = path.match_indices('@');
+        let is_login = scheme.starts_with("http") && ats.any(|(at, _)| !path[..at].ends_with('/'));
+        let may_hide = is_login || (!is_port && (!prefix.is_empty() || path.contains('@')));
         return if may_hide { format!("{prefix}{HIDDEN}") } else { url.to_owned() };
     };
     let is_scp = prefix.is_empty() && host.contains(':') && !user.contains(':');
@@ -52,12 +56,17 @@ mod tests {
     fn printed_urls_hold_no_password_and_no_token() {
         for (url, expected) in [
             ("https://h/o/r", "https://h/o/r"),
+            ("https://h/@scope/r", "https://h/@scope/r"),
+            ("oci://h/charts@sha256:0a", "oci://h/charts@sha256:0a"),
             ("https://user:PW@h/o/r.git?token=T#F", "https://h/o/r.git"),
             ("https://TOKEN@h:8443", "https://h:8443"),
             ("https://h?access=T@x", "https://h"),
             ("https://user:P@W@h/o", "https://h/o"),
             ("https://user:P/W@h/o", "https://…"),
             ("https://user:P?W@h/o", "https://…"),
+            ("https://user:123/45@h/o", "https://…"),
+            ("https://user:/W@h/o", "https://…"),
+            ("https://TO/KEN@h/o", "https://…"),
             ("https://[::1]:80/o", "https://[::1]:80/o"),
             ("https://[::1]/o", "https://[::1]/o"),
             ("oci://user:PW@h/charts?x=T", "oci://h/charts"),

@@ -37,6 +37,8 @@ pub fn nearest_of<'a, T>(name: &str, known: impl IntoIterator<Item = (&'a str, T
         .into_iter()
         .map(|(known, value)| (osa_distance(&lower, &known.to_lowercase()), known, value))
         .filter(|(distance, known, _)| *distance <= edits_max(known))
+        // Another letter is another name.
+        .filter(|(distance, known, _)| *distance == 0 || length.min(known.chars().count()) > 1)
         .collect();
     near.sort_by_key(|(distance, known, _)| (*distance, *known));
     let least = near.first().map(|(distance, ..)| *distance);

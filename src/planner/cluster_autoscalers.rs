@@ -47,8 +47,8 @@ fn unproven(desired: &Desired, observed: &Observed) -> Option<Diagnostic> {
         count => format!(" (and {} more)", count - 1),
     };
     let message = format!(
-        "is like Cluster Autoscaler{more}, and no pod of it runs Cluster Autoscaler: node groups \
-         are resized"
+        "has the name, label or image of Cluster Autoscaler{more}, but none of its pods is on a \
+         node: managed node groups are resized"
     );
     let hint = "if it resizes node groups, list its namespace in `spec.autoscalers.namespaces`";
     Some(Diagnostic::warning(format!("Deployment {first}"), message).hint(hint))

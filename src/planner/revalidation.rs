@@ -70,15 +70,8 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
     }
     // Pods without a possible launch can only run on existing nodes. A launch takes no node from
     // them, so they do not make it wrong.
-    let approved_without = approved.capacity.pods.without_node();
-    let more = all.unschedulable.checked_sub(approved_without).filter(|more| *more > 0);
-    if let Some(more) = more.filter(|_| revalidated.blocked_removal.is_some()) {
-        let verb = if more == 1 { "is" } else { "are" };
-        let more = count(more, "more pod");
-        revalidated.missing.push(format!(
-            "{more} {verb} unschedulable than the {approved_without} of the approved plan, and no \
-             launch is possible for them"
-        ));
+    if all.unschedulable > approved.capacity.pods.without_node() {
+        revalidated.missing.extend(revalidated.blocked_removal.clone());
     }
     let freeze_reason = freeze_reason(inputs, &demand);
     // This check also applies to partial plans: a launch for omitted rows may also serve other

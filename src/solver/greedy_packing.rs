@@ -372,7 +372,9 @@ impl WeightTier<'_> {
             let price: i128 = new_nodes.iter().map(|node| self.cost(node)).sum();
             Some(((rest.iter().sum::<u32>(), price, new_nodes.len()), next))
         });
-        ends.reduce(|a, b| if b.0 < a.0 { b } else { a }).map(|(_, next)| next)
+        let best = ends.reduce(|a, b| if b.0 < a.0 { b } else { a }).map(|(_, next)| next);
+        // Some candidates alone say nothing about the rest.
+        best.filter(|_| !self.is_exhausted())
     }
 
     /// Opens `node`. With `many`, repeats it while the remaining pods fill it. Returns the total

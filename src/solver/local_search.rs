@@ -188,7 +188,7 @@ impl Problem<'_> {
     /// Returns offers that differ for the packing or for an inter-pod rule. If there are many, it
     /// returns the cheapest and the largest for each set of domains.
     fn candidate_offers(&self, leftover: &[usize]) -> Vec<usize> {
-        let keys = rule_topology_keys(self.groups);
+        let keys = rule_topology_keys(self.groups, self.offers);
         let domains = |offer: &usize| offer_location(&self.offers[*offer], &keys);
         let mut seen = BTreeSet::new();
         let placeable = |offer: &usize| {

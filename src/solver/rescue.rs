@@ -232,7 +232,9 @@ impl<'a> Rescue<'a> {
             }
         }
         let layout = pin_offers(fleet);
-        let (launches, keys) = (fleet.offers.len(), rule_topology_keys(simulation.problem.groups));
+        let problem = simulation.problem;
+        let keys = rule_topology_keys(problem.groups, problem.offers);
+        let launches = fleet.offers.len();
         let mut order: Vec<usize> = (0..simulation.problem.offers.len()).collect();
         order.sort_by_key(|offer| Reverse(simulation.problem.offers[*offer].weight));
         let (classes, fixed) = (state.classes, state.fixed);
@@ -313,9 +315,17 @@ pub(super) fn offer_location<'a>(
     (&node.pool, keys.iter().map(|key| node.labels.get(*key)).collect())
 }
 
-/// Returns the topology keys of all inter-pod rules.
-pub(super) fn rule_topology_keys(groups: &[PodGroup]) -> BTreeSet<&LabelKey> {
-    groups.iter().flat_map(topology_keys).collect()
+/// Returns the topology keys of all inter-pod rules that the nodes of some offer have. The other
+/// keys do not distinguish offers, and pods may name thousands of them.
+pub(super) fn rule_topology_keys<'g>(
+    groups: &'g [PodGroup],
+    offers: &[Offer],
+) -> BTreeSet<&'g LabelKey> {
+    let mut keys: BTreeSet<&LabelKey> = groups.iter().flat_map(topology_keys).collect();
+    let offered: BTreeSet<&LabelKey> =
+        offers.iter().flat_map(|offer| offer.node.labels.keys()).collect();
+    keys.retain(|key| offered.contains(key));
+    keys
 }
 
 fn topology_keys(group: &PodGroup) -> Vec<&LabelKey> {

@@ -24,7 +24,7 @@ use super::{Input, auto_scaling_groups};
 use crate::demand::{PodGroup, PodShape, PodVolume};
 use crate::model::code::Code;
 use crate::model::desired::PoolLimits;
-use crate::model::ids::{LabelKey, Labels, PoolName, ReservationId, workload_key};
+use crate::model::ids::{LabelKey, LabelValue, Labels, PoolName, ReservationId, workload_key};
 use crate::model::pod::{Taint, all_untolerated, untolerated};
 use crate::model::reason::Rejection;
 use crate::model::requirement::{LabelSet, Requirements, key};
@@ -61,6 +61,8 @@ enum OfferObstacle {
     Label {
         key: String,
         asked: String,
+        /// The values that the pod asks for. `None` if it excludes values, or may lack the label.
+        values: Option<Vec<LabelValue>>,
     },
     Volume {
         place: String,
@@ -291,10 +293,10 @@ impl UnschedulableReport<'_> {
                 Code::Taint.to_string(),
                 format!("pool {pool} has taint {taint}, which the pod does not tolerate"),
             ),
-            OfferObstacle::Label { key, asked } if key == key::ZONE => {
+            OfferObstacle::Label { key, asked, .. } if key == key::ZONE => {
                 (Code::WrongZone.to_string(), format!("the pod asks for zone {asked}"))
             }
-            OfferObstacle::Label { key, asked } => (
+            OfferObstacle::Label { key, asked, .. } => (
                 Code::WrongLabel.to_string(),
                 format!("the pod asks for {key} {asked}; pool {pool} does not make such nodes"),
             ),
@@ -441,6 +443,7 @@ fn unmatched_labels<'a>(shape: &'a PodShape, labels: &'a Labels) -> Vec<OfferObs
     let obstacle = |(key, set): (&LabelKey, &LabelSet)| OfferObstacle::Label {
         key: key.to_string(),
         asked: set.to_string(),
+        values: set.values().finite(1).filter(|_| !set.allows_absence()),
     };
     missed(nearest).map(obstacle).collect()
 }
@@ -461,7 +464,7 @@ pub(super) fn explain_unfit(
         }
         UnfitReason::NodeAffinity => match unmatched_labels(shape, &node.labels).into_iter().next()
         {
-            Some(OfferObstacle::Label { key, asked }) => {
+            Some(OfferObstacle::Label { key, asked, .. }) => {
                 (Code::WrongLabel.as_str(), format!("the pod asks for {key} {asked}"))
             }
             _ => (Code::WrongLabel.as_str(), no_term_message(shape)),

@@ -396,3 +396,20 @@ fn from_api_lease(found: &ApiLease, renewed_at: Instant) -> HeldLease {
 fn params() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreadable_offerings_of_a_lease_are_empty() {
+        for text in ["{", "[1]", r#"[{"offering": 1, "minutes": 15}]"#] {
+            let mut lease = ApiLease::default();
+            lease.metadata.annotations =
+                Some([(UNAVAILABLE_OFFERINGS.to_owned(), text.to_owned())].into());
+            let held = from_api_lease(&lease, Instant::now());
+            assert!(held.unavailable_offerings.is_empty(), "{text}");
+            assert!(held.other_annotations.is_empty(), "{text}");
+        }
+    }
+}

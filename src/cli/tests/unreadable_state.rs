@@ -14,6 +14,7 @@ fn single_run_ends_if_its_state_cannot_be_read() {
         let ran = run_command(&["run", path, "--once"]);
         assert_eq!(ran.exit, Exit::Failed, "{why}: {}", ran.err);
     };
+    assert_eq!(run_command(&["run", path, "--once"]).exit, Exit::Done, "it has no state");
     std::fs::write(&state, "{\"format_version\": \"1.0\"").expect("written");
     run("truncated");
     std::fs::remove_file(&state).expect("removed");

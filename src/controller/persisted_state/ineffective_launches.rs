@@ -108,11 +108,11 @@ impl LaunchDemand {
 }
 
 /// Maximum number of digests of a launch, and their length.
-const LAUNCHED_FOR_MAX: usize = 8;
+const LAUNCHED_FOR_MAX: usize = 16;
 const POD_DIGEST_LENGTH: usize = 12;
 
 /// Digests that identify the pods of workloads: of the workload if the repository declares it, else
-/// of the templates of its pending pods. A tenant may give a workload other pods at any time.
+/// of the templates of its active pods. A tenant may give a workload other pods at any time.
 struct PodDigests(BTreeMap<WorkloadId, BTreeSet<String>>);
 
 impl PodDigests {
@@ -123,10 +123,12 @@ impl PodDigests {
             .map(|row| (row.workload.clone(), [digest(&workload_key(&row.workload))].into()))
             .collect();
         let declared: BTreeSet<WorkloadId> = digests.keys().cloned().collect();
-        for pod in world.pods.iter().filter(|pod| is_pending(pod)) {
-            let workload = pod.workload();
+        for (workload, pods) in world.pod_runs() {
             if !declared.contains(&workload) {
-                digests.entry(workload).or_default().insert(digest(&pod.template));
+                let active = pods.iter().filter(|pod| pod.is_active());
+                let templates: BTreeSet<&String> = active.map(|pod| &pod.template).collect();
+                let all = templates.into_iter().map(|template| digest(template));
+                digests.entry(workload).or_default().extend(all);
             }
         }
         Self(digests)
@@ -138,23 +140,22 @@ impl PodDigests {
 }
 
 /// Returns the digests of the pods that each launch of a plan is for, as
-/// [`LaunchRecord::launched_for`] has them.
+/// [`LaunchRecord::launched_for`] has them. A launch for unknown or too many pods has none: all
+/// pending pods count.
 pub(in crate::controller) fn launch_digests(
     plan: &Plan,
     world: &Observed,
 ) -> BTreeMap<Address, Vec<String>> {
     let digests = PodDigests::new(plan, world);
-    let mut launches: BTreeMap<Address, Vec<String>> =
-        launched_rows(plan).map(|row| (row.address.clone(), Vec::new())).collect();
+    let mut launches: BTreeMap<Address, BTreeSet<String>> =
+        launched_rows(plan).map(|row| (row.address.clone(), BTreeSet::new())).collect();
     for placed in plan.capacity.placements.iter().filter(|placed| placed.pods > 0) {
         if let Some(launch) = launches.get_mut(&placed.address) {
             launch.extend(digests.of(&placed.workload));
         }
     }
-    for launch in launches.values_mut() {
-        launch.truncate(LAUNCHED_FOR_MAX);
-    }
-    launches
+    launches.retain(|_, digests| (1..=LAUNCHED_FOR_MAX).contains(&digests.len()));
+    launches.into_iter().map(|(address, all)| (address, all.into_iter().collect())).collect()
 }
 
 /// Adds waiting times, and keeps the earlier one of a digest.

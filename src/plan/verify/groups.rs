@@ -10,7 +10,7 @@ use crate::catalog::NodeSettings;
 use crate::model::desired::{NodeGroup, Scale};
 use crate::model::ids::{GroupName, InstanceId, Labels, PoolName, WorkloadId, WorkloadKind};
 use crate::model::market::CapacityType;
-use crate::model::observed::{Group, Pod, PodPhase};
+use crate::model::observed::{Group, Pod};
 use crate::model::requirement::key;
 use crate::plan::wire::{
     Action, Condition, GroupSize, NodeState, Precondition, Reason, ResourceChange,
@@ -305,8 +305,7 @@ fn has_cluster_autoscaler(context: &CheckContext<'_>) -> bool {
                 || labels.any(|it| it.as_str().contains(AUTOSCALER_NAME)))
     };
     let runs = |pod: &Pod| {
-        pod.phase == PodPhase::Running
-            && pod.node.is_some()
+        pod.node.is_some()
             && observed.templates.get(&pod.template).is_some_and(|t| t.cluster_autoscaler.is_some())
     };
     let labels = |template: &String| observed.templates.get(template).map(|pod| &pod.labels);

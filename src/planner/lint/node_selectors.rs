@@ -55,7 +55,11 @@ fn unknown(
         return None;
     }
     let listed: Vec<&str> = asked.iter().map(LabelValue::as_str).collect();
-    let declared = if is_pool { "no file declares such a pool" } else { "no node has that value" };
+    let declared = if is_pool {
+        "no file that is read declares such a pool"
+    } else {
+        "no node has that value"
+    };
     let hint = if near.is_empty() {
         "name a pool of the repository, or declare this one".to_owned()
     } else {

@@ -317,13 +317,13 @@ fn values_that_no_node_has_are_reported() {
     for (selector, expected) in [
         (
             "karpenter.sh/nodepool: defualt",
-            "a.yaml:1: its pods ask for karpenter.sh/nodepool `defualt`, and no file declares such a \
-             pool; did you mean `default`?",
+            "a.yaml:1: its pods ask for karpenter.sh/nodepool `defualt`, and no file that is read \
+             declares such a pool; did you mean `default`?",
         ),
         (
             "karpenter.sh/nodepool: gpu",
-            "a.yaml:1: its pods ask for karpenter.sh/nodepool `gpu`, and no file declares such a pool; \
-             name a pool of the repository, or declare this one",
+            "a.yaml:1: its pods ask for karpenter.sh/nodepool `gpu`, and no file that is read \
+             declares such a pool; name a pool of the repository, or declare this one",
         ),
         (
             "topology.kubernetes.io/zone: us-east-1z",

@@ -179,7 +179,7 @@ fn unlaunchable_pod_blocks_removal_of_its_node() {
     pool.limits.nodes = Some(1);
     let found = revalidated(&scenario, &approved);
     let [reason] = found.missing.as_slice() else { panic!("one reason: {:?}", found.missing) };
-    assert!(reason.starts_with("1 more pod is unschedulable than the 0"), "{reason}");
+    assert!(reason.starts_with("1 more pod would be unschedulable"), "{reason}");
     let reason = found.blocked_removal.expect("the removed node has room for the pod");
     assert!(reason.starts_with("1 more pod would be unschedulable"), "{reason}");
 }

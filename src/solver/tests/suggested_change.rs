@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::model::desired::AutoModePool;
 use crate::model::ids::Labels;
-use crate::model::pod::{Taint, TaintEffect};
+use crate::model::pod::{Expression, NodeTerm, Taint, TaintEffect};
 use crate::model::reason::Rejection;
-use crate::model::requirement::label;
+use crate::model::requirement::{Operator, label};
 use crate::testing::{Scenario, requirement, workload_id};
 
 /// Returns the detail of the first reason, and the suggested change.
@@ -126,12 +126,30 @@ fn mistyped_pool_or_zone_is_corrected_in_the_pod() {
     assert!(mistyped.starts_with("write default in place of karpenter.sh/nodepool defualt: 1 m5"));
     let unknown = fix((pool, "gpu"));
     assert!(
-        unknown
-            .starts_with("name an existing pool in karpenter.sh/nodepool: no pool is called gpu")
+        unknown.starts_with("name an existing pool in karpenter.sh/nodepool: there is none of gpu")
     );
     let nowhere = fix((zone, "us-east-1z"));
     assert!(nowhere.starts_with("write us-east-1a or us-east-1b"), "{nowhere}");
     assert!(nowhere.contains(" in place of topology.kubernetes.io/zone us-east-1z: "), "{nowhere}");
+}
+
+#[test]
+fn zones_of_another_pool_and_excluded_values_are_no_typos() {
+    for (key, operator, values) in [
+        ("topology.kubernetes.io/zone", Operator::In, &["us-east-1a", "us-east-1b"][..]),
+        ("karpenter.sh/nodepool", Operator::NotIn, &["default"]),
+    ] {
+        let mut scenario = Scenario::new(&["m5.large"], 100, 64);
+        let zone = requirement("topology.kubernetes.io/zone", &["us-east-1c"]);
+        scenario.pool().requirements.push(zone);
+        let values = values.iter().map(|value| (*value).into()).collect();
+        let expressions = vec![Expression { key: key.into(), operator, values }];
+        let term = NodeTerm { expressions, fields: Vec::new() };
+        scenario.template().spec.node_affinity.required = Some(vec![term]);
+        scenario.scale(1);
+        let fix = advice(&scenario).1;
+        assert!(!fix.contains("none of") && !fix.contains("in place of"), "{key}: {fix}");
+    }
 }
 
 #[test]

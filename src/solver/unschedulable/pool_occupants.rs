@@ -1,7 +1,7 @@
 //! Pods on the nodes of a pool that other pools admit as well: they take the room that a limited
 //! pool has for pods with no other place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::problem::{Problem, VerifiedFleet};
 use super::super::target_fleet::NodeRef;
@@ -24,11 +24,11 @@ impl PoolOccupants {
         let existing: BTreeMap<_, _> =
             problem.existing.iter().map(|node| (&node.name, node.pool.as_ref())).collect();
         for (group, places) in &fleet.placements {
-            let admitted = problem.admission.of_group(*group);
-            let is_admitted_beside = |pool: &PoolName| {
-                let mut offers = problem.offers.iter().zip(admitted);
-                offers.any(|(offer, admits)| *admits && offer.node.pool != *pool)
-            };
+            let offers = problem.offers.iter().zip(problem.admission.of_group(*group));
+            let admitting: BTreeSet<&PoolName> =
+                offers.filter(|(_, admits)| **admits).map(|(offer, _)| &offer.node.pool).collect();
+            let is_admitted_beside =
+                |pool: &PoolName| admitting.iter().any(|admitting| *admitting != pool);
             for (node, count) in places.iter().filter(|(_, count)| **count > 0) {
                 let pool = match node {
                     NodeRef::Existing(name) => existing.get(name).copied().flatten(),

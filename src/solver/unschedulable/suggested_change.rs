@@ -102,8 +102,8 @@ impl UnschedulableReport<'_> {
             (OfferObstacle::Limit, Some(at)) => {
                 Some(self.raised_limit(unplaced, offer, *at, context))
             }
-            (OfferObstacle::Label { key, asked }, _) => self
-                .corrected_value(key, asked, &offer.node.pool)
+            (OfferObstacle::Label { key, values: Some(values), .. }, _) => self
+                .corrected_value(key, values, &offer.node.pool)
                 .or_else(|| obstacle_remedy(shape, offer, obstacle)),
             _ => obstacle_remedy(shape, offer, obstacle),
         };
@@ -113,29 +113,39 @@ impl UnschedulableReport<'_> {
         Some(format!("{}: {nodes}", changes?.join(", and ")))
     }
 
-    /// Returns the correction of a pod that asks for the name of another pool, or for a zone that the
+    /// Returns the correction of a pod that asks for the name of another pool, or for zones that the
     /// cluster does not have. No change of the pool helps there.
-    fn corrected_value(&self, label: &str, asked: &str, pool: &PoolName) -> Option<String> {
+    fn corrected_value(
+        &self,
+        label: &str,
+        asked: &[LabelValue],
+        pool: &PoolName,
+    ) -> Option<String> {
         let known: Vec<&str> = match label {
             key::NODEPOOL => self.input.desired.pools.keys().map(PoolName::as_str).collect(),
             key::ZONE => self.input.catalog.known_values(label).into_iter().collect(),
             _ => return None,
         };
-        let is_known = known.iter().any(|name| asked.split(", ").any(|value| value == *name));
-        let near = nearest(asked, known.iter().copied());
+        let is_known = asked.iter().any(|value| known.contains(&value.as_str()));
+        let first = asked.first()?.as_str();
+        let values: Vec<&str> = asked.iter().map(LabelValue::as_str).collect();
+        let values = values.join(", ");
+        let near = nearest(first, known.iter().copied());
         match (label == key::NODEPOOL, is_known) {
             (true, true) => {
-                Some(format!("name pool {pool} in {label}, or remove the requirement {asked}"))
+                Some(format!("name pool {pool} in {label}, or remove the requirement {values}"))
             }
             (false, true) => None,
             (_, false) if !near.is_empty() => {
-                Some(format!("write {} in place of {label} {asked}", near.join(" or ")))
+                Some(format!("write {} in place of {label} {first}", near.join(" or ")))
             }
+            // A source that is not read may declare the pool.
+            (true, false) if !self.input.desired.unresolved.is_empty() => None,
             (true, false) => {
-                Some(format!("name an existing pool in {label}: no pool is called {asked}"))
+                Some(format!("name an existing pool in {label}: there is none of {values}"))
             }
             (false, false) => {
-                Some(format!("name a zone of the cluster in {label}: {asked} is none"))
+                Some(format!("name a zone of the cluster in {label}: there is none of {values}"))
             }
         }
     }
@@ -163,12 +173,13 @@ impl UnschedulableReport<'_> {
         let (offer, at) = (limited.offer, limited.at?);
         let node = &offer.node;
         if let Some(pods) = self.occupants.names(&node.pool, unplaced.workload) {
-            // A higher limit may be used up by the same pods.
+            // A higher limit alone may be used up by the same pods.
             let pool = self.pool_text(&node.pool);
-            let nominate = ", or nominate pods (spec.controller.steer)";
+            let nominate = ", nominate pods (spec.controller.steer)";
             let nominate = if self.input.settings.steer { "" } else { nominate };
             return Some(format!(
-                "keep the pods of {pods} off {pool} by a taint or node affinity{nominate}"
+                "keep the pods of {pods} off {pool} by a taint or node affinity{nominate}, or \
+                 raise its limits for all of them"
             ));
         }
         let mut changes = vec![self.raised_limit(unplaced, offer, at, context)];
@@ -351,10 +362,10 @@ fn obstacle_remedy(shape: &PodShape, offer: &Offer, obstacle: &OfferObstacle) ->
     let pool = &offer.node.pool;
     Some(match obstacle {
         OfferObstacle::Taint(taint) => format!("tolerate taint {taint}"),
-        OfferObstacle::Label { key, asked } if key == key::HOSTNAME => {
+        OfferObstacle::Label { key, asked, .. } if key == key::HOSTNAME => {
             format!("remove the requirement for node {asked}, which does not exist or has no room")
         }
-        OfferObstacle::Label { key, asked } => {
+        OfferObstacle::Label { key, asked, .. } => {
             format!("let pool {pool} make nodes with {key} {asked}, or remove the requirement")
         }
         OfferObstacle::Volume { place } => {
