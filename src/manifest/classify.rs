@@ -340,17 +340,17 @@ fn unknown_kind(root: &YamlNode<'_>, group: &str, kind: &str) -> Option<Document
     let is_known = kinds.contains(&kind) || kinds.contains(&item) && root.get("items").is_some();
     let (shown_group, shown_kind) = (super::decode::shorten(group), super::decode::shorten(kind));
     let (message, hint) = match (group == meant, is_known) {
-        (true, false) => match most_similar(kind, &kinds) {
-            Some(near) => (
+        (true, false) => {
+            let Some(near) = most_similar(kind, &kinds) else {
+                // A later version of the group may have it.
+                let reason = format!("kind {shown_kind} of {group} is not known to this version");
+                return Some(DocumentClass::Unresolved(reason));
+            };
+            (
                 format!("has kind `{shown_kind}`, which {group} does not have"),
                 format!("did you mean `{near}`?"),
-            ),
-            // A later version of the group may have it.
-            None => {
-                let reason = format!("kind {shown_kind} of {group} is not known to this version");
-                return Some(DocumentClass::Unresolved(reason.into()));
-            }
-        },
+            )
+        }
         (false, true) => (
             format!("has the API group `{shown_group}`, which no API server serves"),
             format!("did you mean `{meant}`?"),
