@@ -173,8 +173,8 @@ impl<'a> ApplySettings<'a> {
 /// Planner that runs again during an apply: before the first write, and before removals that follow
 /// a write.
 pub trait Replan: std::fmt::Debug {
-    /// Plans for `observed`, and compares the approved `plan` with the result. A large fleet takes seconds, so an
-    /// implementation may use another thread.
+    /// Plans for `observed`, and compares the approved `plan` with the result. A large fleet takes
+    /// seconds, so an implementation may use another thread.
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r>;
 }
 

@@ -139,8 +139,8 @@ fn with_effective_inputs<T>(inputs: &Inputs, compute: impl FnOnce(&Inputs) -> T)
 /// Inputs that are adjusted to the observation.
 ///
 /// Duplicate nodes are removed, groups declared only in the settings are added, and the catalog
-/// gets the allocatable resources reported by nodes. With `scope.running_pods_only`, the demand is limited to
-/// existing pods.
+/// gets the allocatable resources reported by nodes. With `scope.running_pods_only`, the demand is
+/// limited to existing pods.
 struct EffectiveInputs<'a> {
     desired: Cow<'a, Desired>,
     observed: Cow<'a, Observed>,

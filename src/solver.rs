@@ -43,6 +43,7 @@ mod parallel;
 mod pending_instances;
 mod placement_lookup;
 mod pod_variants;
+mod pool_weights;
 mod priced_packing;
 mod pricing;
 mod pricing_input;

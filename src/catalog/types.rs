@@ -30,7 +30,8 @@ pub struct Catalog {
     pub prices: PriceSource,
     /// Hourly list prices, including those of types that the zones do not offer.
     pub listed: Arc<ByInstanceType<MicroUsd>>,
-    /// Warnings for the reader of a plan: prices of another region, assumed zone ids, types without a price.
+    /// Warnings for the reader of a plan: prices of another region, assumed zone ids, types without
+    /// a price.
     pub warnings: Vec<String>,
     /// Capacity and allocatable measured on running nodes; empty before an observation.
     pub measured: MeasuredNodes,

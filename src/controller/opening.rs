@@ -114,6 +114,15 @@ impl NodeOpening {
         !self.waiting.is_empty() || !self.in_progress.is_empty()
     }
 
+    /// Notes the number of pending pods, and the time if it fell.
+    fn note_pending_pods(&mut self, world: &Observed, now: Timestamp) {
+        let pending = world.pods.iter().filter(|pod| is_pending(pod)).count();
+        if pending < self.pending {
+            self.placed_at = Some(now);
+        }
+        self.pending = pending;
+    }
+
     /// Keeps the waiting times of nodes that are being opened alone. If an opening fails, its nodes
     /// are due at once.
     fn retain_in_progress(&mut self) {
@@ -209,11 +218,7 @@ impl ControllerState {
             return;
         }
         let now = self.now;
-        let pending = world.pods.iter().filter(|pod| is_pending(pod)).count();
-        if pending < self.opening.pending {
-            self.opening.placed_at = Some(now);
-        }
-        self.opening.pending = pending;
+        self.opening.note_pending_pods(&world, now);
         self.opening.opened_at.retain(|_, at| now < later(*at, EC2_VISIBILITY_MAX));
         // A later batch may need the pods of the batch that is being opened.
         self.opening.is_serial = self.steers();

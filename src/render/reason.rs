@@ -159,7 +159,7 @@ fn keep(reason: &KeepReason) -> String {
                 .to_owned()
         }
         KeepReason::Needed { pods } => {
-            format!("needed by {}, and nothing cheaper holds them", count(*pods, "pod"))
+            format!("needed by {}, and no cheaper node may replace it", count(*pods, "pod"))
         }
         KeepReason::NeededForRescheduling { pods } => format!(
             "needed by {}: without it, more pods would stay pending if all were created again",

@@ -15,6 +15,7 @@ use super::disruption_budget::DisruptionBudgets;
 use super::existing_node::ExistingNode;
 use super::layout::{Layout, PodsByClass};
 use super::node_disposition::NodeDisposition;
+use super::pool_weights::PoolWeights;
 use super::problem::{Problem, VerifiedFleet};
 use super::repair::{is_simulated, repair_below, repair_trial};
 use super::scheduling_runs::{occupied_nodes, planned_pods};
@@ -135,6 +136,7 @@ struct ConsolidationSearch<'s, 'a> {
     occupied: BTreeSet<&'a NodeName>,
     /// Changes of the last round that are not worth their cost.
     declined: BTreeMap<NodeName, DeclinedChange>,
+    pool_weights: PoolWeights<'a>,
 }
 
 impl<'s, 'a> ConsolidationSearch<'s, 'a> {
@@ -146,6 +148,7 @@ impl<'s, 'a> ConsolidationSearch<'s, 'a> {
             work: WorkBudget::for_searches(WORK_MAX),
             occupied: occupied_nodes(problem.groups),
             declined: BTreeMap::new(),
+            pool_weights: PoolWeights::new(problem),
         }
     }
 }
@@ -169,8 +172,9 @@ impl ConsolidationSearch<'_, '_> {
     }
 
     /// Returns true if a fleet built anew, without the nodes that may be removed, would not save the
-    /// minimum share of the fleet's price. Then records the nodes as declined. A plan from nothing buys room for every order in which its
-    /// pods may arrive. Once they run, this room looks superfluous, and the next arrivals need it.
+    /// minimum share of the fleet's price, and records these nodes as declined. A plan from nothing
+    /// buys room for every order in which its pods may arrive. Once they run, this room looks
+    /// superfluous, and the next arrivals need it.
     fn decline_if_near_fresh_fleet(&mut self, fleet: &VerifiedFleet) -> bool {
         let existing = self.problem.existing;
         let is_replaceable = |i: &usize| {
@@ -303,6 +307,9 @@ impl ConsolidationSearch<'_, '_> {
             retained[*index] = false;
         }
         let layout = problem.trial_layout(retained);
+        if self.pool_weights.is_lowered(problem, &set, &current.layout, &layout) {
+            return None;
+        }
         // EC2 chose the offering of a Spot node. A cheaper one alone is no reason to replace the
         // node: EC2 could choose the same offering again.
         let markup: MicroUsd = real().filter_map(|i| spot_markup(&problem.existing[*i])).sum();
@@ -343,6 +350,7 @@ impl ConsolidationSearch<'_, '_> {
             saves >= needed && self.problem.settings.gain(saves, moves) > MicroUsd::ZERO;
         let is_better = is_no_worse
             && !self.relies_on_starting_nodes(current, &fleet)
+            && !self.pool_weights.is_lowered(self.problem, &set, &current.layout, &fleet.layout)
             && is_worth_it
             && passes_same_samples(self.simulation, &fleet, current, 0, &mut self.work);
         let fails_redeployment = is_better && !self.holds_redeployment(current, &set, &fleet);

@@ -70,7 +70,7 @@ pub(super) struct LookAhead {
 }
 
 impl LookAhead {
-    /// Limits for the packing of a fleet, of which a plan makes some thirty.
+    /// Limits for the packing of a fleet. A plan makes some thirty of them.
     pub(super) const DEEP: Self = Self { step_max: 1_280_000, total_max: 20_000_000 };
     /// Limits for one of hundreds of candidate packings: enough for a handful of pods.
     pub(super) const SHALLOW: Self = Self { step_max: 80_000, total_max: 500_000 };

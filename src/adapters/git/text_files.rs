@@ -29,12 +29,12 @@ pub struct TextFile {
 
 /// Returns the files below `directory` whose names end with one of `ends`, sorted by path.
 ///
-/// A symbolic link is an error, because it is not followed. With a revision, the files are read from that commit. With `root`, a
-/// directory outside it is refused, even if a link leads there.
+/// A symbolic link is an error, because it is not followed. With a revision, the files are read
+/// from that commit. With `root`, a directory outside it is refused, even if a link leads there.
 ///
 /// # Errors
-/// Returns an error if the directory is missing or outside the root, a file is a link or is not text, or a
-/// limit is exceeded.
+/// Returns an error if the directory is missing or outside the root, a file is a link or is not
+/// text, or a limit is exceeded.
 pub fn read_text_files(
     directory: &Path,
     root: Option<&Path>,

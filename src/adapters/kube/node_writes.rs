@@ -61,7 +61,8 @@ impl Cluster for Kubernetes {
     async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
         const VERB: &str = "nominate pod";
         let pods: Api<ApiPod> = Api::namespaced(self.writer.clone(), pod.namespace.as_str());
-        // The nomination is part of the pod status, not a binding. The UID in the patch is a precondition, as for nodes.
+        // The nomination is part of the pod status, not a binding. The UID in the patch is a
+        // precondition, as for nodes.
         let patch = json!({
             "metadata": { "uid": pod.uid }, "status": { "nominatedNodeName": node.as_str() },
         });

@@ -140,8 +140,8 @@ impl PodDigests {
 }
 
 /// Returns the digests of the pods that each launch of a plan is for, as
-/// [`LaunchRecord::launched_for`] has them. A launch for unknown or too many pods has none: all
-/// pending pods count.
+/// [`LaunchRecord::launched_for`] has them. A launch for unknown pods has none: all pending pods
+/// count. Of many digests the first are enough: if the node is of no use, the pods of each wait.
 pub(in crate::controller) fn launch_digests(
     plan: &Plan,
     world: &Observed,
@@ -154,8 +154,9 @@ pub(in crate::controller) fn launch_digests(
             launch.extend(digests.of(&placed.workload));
         }
     }
-    launches.retain(|_, digests| (1..=LAUNCHED_FOR_MAX).contains(&digests.len()));
-    launches.into_iter().map(|(address, all)| (address, all.into_iter().collect())).collect()
+    launches.retain(|_, digests| !digests.is_empty());
+    let first = |all: BTreeSet<String>| all.into_iter().take(LAUNCHED_FOR_MAX).collect();
+    launches.into_iter().map(|(address, all)| (address, first(all))).collect()
 }
 
 /// Adds waiting times, and keeps the earlier one of a digest.

@@ -195,6 +195,7 @@ impl BlockedReason {
             | Self::InProgress => false,
         }
     }
+
     /// Returns true if a removal may stay blocked for hours or until an operator acts. Short blocks
     /// are waited for, so that nothing is launched that the removal would make unnecessary.
     pub(in crate::controller) fn delays_removal_for_long(&self, now: Timestamp) -> bool {

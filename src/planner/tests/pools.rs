@@ -487,6 +487,10 @@ fn weighted_pool_is_filled_to_its_limit() {
         other.limits.resources = [("cpu".into(), limit)].into();
         scenario.desired.pools.insert(other.name.clone(), other);
         assert_eq!(types(&scenario.plan()), expected, "{limit}");
+        // A replacement of the heavier pool would exceed its limits, and the lighter one is cheaper.
+        scenario.settings.minimum_fleet_saving_milli_percent = 0;
+        apply_and_check(&mut scenario);
+        assert_eq!(changes(&scenario.plan()), (0, 0), "{limit}");
     }
 }
 
