@@ -34,26 +34,28 @@ pub(super) fn exclusive_overlays(
     is_open: &dyn Fn(&str) -> bool,
 ) -> Vec<Alternatives> {
     let is_open = |path: &str| is_open(path) && !is_for_tests(path);
-    let objects = ObjectsByFile::new(tree, layout);
+    let overlays = layout.kustomizations.iter().filter(|(path, kustomization)| {
+        !kustomization.is_component && !layout.is_base(path) && is_open(path)
+    });
+    let files_of = |path: &str| layout.transitive_bases([parent_directory(path).to_owned()]);
+    let overlays: Vec<_> =
+        overlays.map(|(path, overlay)| (path, overlay, files_of(path))).collect();
+    // Kustomizations stand for the files of their directories.
+    let is_plain = |file: &str| is_open(file) && layout.kustomization_above(file).is_none();
+    let in_overlay: BTreeSet<&String> = overlays.iter().flat_map(|(_, _, files)| files).collect();
+    let objects = ObjectsByFile::new(tree, layout, &|path: &String| {
+        in_overlay.contains(path) || (environment_directory(path).is_some() && is_plain(path))
+    });
     let mut defined = DefinedIn::new();
-    for (path, kustomization) in &layout.kustomizations {
-        if kustomization.is_component || layout.is_base(path) || !is_open(path) {
-            continue;
-        }
-        let directory = parent_directory(path).to_owned();
-        for file in layout.transitive_bases([directory.clone()]) {
-            for key in objects.of(&file) {
-                defined.entry(kustomization.rename(key)).or_default().insert(directory.clone());
-            }
+    for (path, overlay, files) in &overlays {
+        for key in files.iter().flat_map(|file| objects.of(file)) {
+            let directory = parent_directory(path).to_owned();
+            defined.entry(overlay.rename(key)).or_default().insert(directory);
         }
     }
     for (file, keys) in &objects.0 {
-        // Kustomizations stand for the files of their directories.
-        let directory = environment_directory(file).filter(|_| is_open(file));
-        let Some(directory) = directory.filter(|_| layout.kustomization_above(file).is_none())
-        else {
-            continue;
-        };
+        let directory = environment_directory(file).filter(|_| is_plain(file));
+        let Some(directory) = directory else { continue };
         for key in keys {
             defined.entry(key.clone()).or_default().insert(directory.to_owned());
         }
@@ -80,13 +82,15 @@ fn environment_directory(path: &str) -> Option<&str> {
 struct ObjectsByFile(BTreeMap<String, Vec<ObjectKey>>);
 
 impl ObjectsByFile {
-    fn new(tree: &Tree, layout: &RepositoryLayout) -> Self {
+    /// Parses the needed files only, because a repository may have thousands of them.
+    fn new(tree: &Tree, layout: &RepositoryLayout, is_needed: &dyn Fn(&String) -> bool) -> Self {
         let is_object = |file: &&TreeFile| {
             !is_kustomization(&file.path) && layout.exclusion_reason(&file.path).is_none()
         };
         let named = |file: &TreeFile| {
-            let keys = object_keys(file);
-            (!keys.is_empty()).then(|| (file.path.to_string(), keys))
+            let path = file.path.to_string();
+            let keys = if is_needed(&path) { object_keys(file) } else { Vec::new() };
+            (!keys.is_empty()).then_some((path, keys))
         };
         Self(tree.files.iter().filter(is_object).filter_map(named).collect())
     }

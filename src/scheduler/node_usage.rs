@@ -1,5 +1,6 @@
 //! Resources and ports used by the pods of one node.
 
+use super::resource_score::evenness;
 use crate::demand::PodShape;
 use crate::model::pod::HostPort;
 use crate::model::units::{ResourceName, Resources};
@@ -98,6 +99,8 @@ pub(super) struct NodeUsage {
     pub(super) used: CpuMemory,
     /// CPU and memory as scores count them.
     pub(super) scored: CpuMemory,
+    /// Evenness of `used`. Each pod that is scored on the node is compared with it.
+    pub(super) evenness: i64,
     storage: (i64, i64),
     pod_limit: i64,
     extended: Vec<(i64, i64)>,
@@ -124,10 +127,12 @@ pub(super) struct Shortage {
 
 impl NodeUsage {
     pub(super) fn new(allocatable: &Resources, columns: &[ResourceName]) -> Self {
+        let has = CpuMemory { cpu: allocatable.cpu.0, memory: allocatable.memory.0 };
         Self {
-            allocatable: CpuMemory { cpu: allocatable.cpu.0, memory: allocatable.memory.0 },
+            allocatable: has,
             used: CpuMemory::default(),
             scored: CpuMemory::default(),
+            evenness: evenness(CpuMemory::default(), has),
             storage: (allocatable.ephemeral_storage.0, 0),
             pod_limit: allocatable.pods,
             extended: columns.iter().map(|name| (allocatable.extended(name), 0)).collect(),
@@ -159,6 +164,7 @@ impl NodeUsage {
         self.pods.insert(at, bound);
         self.used = self.used.plus(request.cpu_memory);
         self.scored = self.scored.plus(request.scored);
+        self.evenness = evenness(self.used, self.allocatable);
         self.storage.1 = self.storage.1.saturating_add(request.storage);
         for (column, amount) in &request.extended {
             let used = &mut self.extended[*column].1;
@@ -171,6 +177,7 @@ impl NodeUsage {
         self.pods.retain(|other| *other != bound);
         self.used = self.used.minus(request.cpu_memory);
         self.scored = self.scored.minus(request.scored);
+        self.evenness = evenness(self.used, self.allocatable);
         self.storage.1 = self.storage.1.saturating_sub(request.storage);
         for (column, amount) in &request.extended {
             let used = &mut self.extended[*column].1;

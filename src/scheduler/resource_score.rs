@@ -25,12 +25,14 @@ pub(super) fn resource_score(
     let mut score = least_allocated(load.scored.plus(request.scored), load.allocatable);
     // A pod without requests would follow the balance of other pods to one node.
     if request.cpu_memory != CpuMemory::default() {
-        score += balanced_allocation(
-            load.used,
-            load.used.plus(request.cpu_memory),
-            load.allocatable,
-            balance,
-        );
+        let after = evenness(load.used.plus(request.cpu_memory), load.allocatable);
+        score += match balance {
+            BalanceScoring::Evenness => after,
+            BalanceScoring::Improvement => {
+                let half = SCORE_MAX / 2;
+                half + (half + after - load.evenness) / 2
+            }
+        };
     }
     i32::try_from(score).expect("two scores of at most 100")
 }
@@ -38,32 +40,20 @@ pub(super) fn resource_score(
 /// Scores the free share of CPU and memory: the mean of both, and 0 for a resource that is
 /// overcommitted.
 fn least_allocated(used: CpuMemory, has: CpuMemory) -> i64 {
-    let parts = [(used.cpu, has.cpu), (used.memory, has.memory)];
-    let scores = parts.into_iter().filter(|(_, has)| *has > 0).map(|(used, has)| {
+    let score = |used: i64, has: i64| {
         if used > has { 0 } else { (has - used).saturating_mul(SCORE_MAX) / has }
-    });
-    let (sum, count) = scores.fold((0, 0), |(sum, count), score| (sum + score, count + 1));
-    i64::checked_div(sum, count).unwrap_or(0)
-}
-
-fn balanced_allocation(
-    before: CpuMemory,
-    after: CpuMemory,
-    has: CpuMemory,
-    balance: BalanceScoring,
-) -> i64 {
-    match balance {
-        BalanceScoring::Evenness => evenness(after, has),
-        BalanceScoring::Improvement => {
-            let half = SCORE_MAX / 2;
-            half + (half + evenness(after, has) - evenness(before, has)) / 2
-        }
+    };
+    match (has.cpu > 0, has.memory > 0) {
+        (true, true) => i64::midpoint(score(used.cpu, has.cpu), score(used.memory, has.memory)),
+        (true, false) => score(used.cpu, has.cpu),
+        (false, true) => score(used.memory, has.memory),
+        (false, false) => 0,
     }
 }
 
 /// Scores how close the used shares of CPU and memory are: 100 less their standard deviation, which
 /// for two numbers is half their distance.
-fn evenness(used: CpuMemory, has: CpuMemory) -> i64 {
+pub(super) fn evenness(used: CpuMemory, has: CpuMemory) -> i64 {
     let share = |used: i64, has: i64| (to_f64(used) / to_f64(has)).min(1.0);
     let deviation = if has.cpu == 0 || has.memory == 0 {
         0.0

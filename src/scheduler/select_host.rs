@@ -103,17 +103,15 @@ impl Scheduler {
     /// Returns the node with the highest total.
     fn highest_scored(&mut self, feasible: &FeasibleNodes) -> usize {
         let highest = feasible.totals.iter().copied().fold(i32::MIN, i32::max);
-        let ties = feasible.totals.iter().filter(|total| **total == highest).count();
-        let scored = feasible.totals.iter().zip(&feasible.nodes).enumerate();
-        let mut best = scored.filter(|(_, (total, _))| **total == highest);
+        let mut best = (0..feasible.len()).filter(|index| feasible.totals[*index] == highest);
         let taken = match self.ties {
-            TieBreaking::HeapOrder => best.min_by_key(|(index, _)| heap_position(*index)),
+            TieBreaking::HeapOrder => best.min_by_key(|index| heap_position(*index)),
             TieBreaking::Random => {
+                let ties = best.clone().count();
                 best.nth(if ties > 1 { self.rng.random_range(0..ties) } else { 0 })
             }
         };
-        let (_, (_, node)) = taken.expect("the highest is one of them");
-        *node
+        feasible.nodes[taken.expect("the highest is one of them")]
     }
 }
 
