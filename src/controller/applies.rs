@@ -19,6 +19,7 @@ use crate::model::saturating_time::later;
 use crate::model::unavailable_offerings::ExclusionLimits;
 use crate::plan::wire::{Reason, WaveStep};
 use crate::plan::{Plan, planned_pods_at};
+use crate::telemetry::histogram::Measurement;
 
 /// A failure is forgotten this long after its retry was due.
 const FAILURE_MEMORY: SignedDuration = SignedDuration::from_hours(1);
@@ -391,7 +392,8 @@ impl ControllerState {
                     ApplyStatus::Partly => Counter::ReconcilesPartlyApplied,
                     ApplyStatus::Interrupted => Counter::ReconcilesInterrupted,
                 });
-                self.time_since("apply", receipt.verdict.as_str(), run.record.started_at);
+                let verdict = receipt.verdict.as_str();
+                self.time_since(Measurement::Apply { verdict }, run.record.started_at);
                 self.count_outcomes(&receipt);
                 run.record.outcomes = outcome_counts(&receipt);
                 self.settle_records(&run, Some(&receipt));

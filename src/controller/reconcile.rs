@@ -30,6 +30,7 @@ use crate::model::observed::{Node, Observed};
 use crate::model::saturating_time::later;
 use crate::plan::Plan;
 use crate::plan::wire::ResourceChange;
+use crate::telemetry::histogram::Measurement;
 
 /// Number of times that a plan is narrowed by its blocked changes.
 const NARROWING_ROUNDS_MAX: u32 = 3;
@@ -503,7 +504,7 @@ impl ControllerState {
         let launches = u64::try_from(launched_rows(plan).count()).unwrap_or(u64::MAX);
         self.counters.add(Counter::LaunchesRequested, launches);
         if let Some(since) = self.observation.finish_reaction().filter(|_| launches > 0) {
-            self.time_since("reaction", "", since);
+            self.time_since(Measurement::Reaction, since);
         }
     }
 

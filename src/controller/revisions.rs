@@ -19,6 +19,7 @@ use super::state::ControllerState;
 use super::status::RepositoryStatus;
 use crate::model::desired::{AppliedBy, ControllerSettings, Mode};
 use crate::model::saturating_time::later;
+use crate::telemetry::histogram::Measurement;
 
 /// A revision that must be served and is not the head of the branch.
 #[derive(Debug, Clone)]
@@ -335,7 +336,10 @@ impl ControllerState {
         match read {
             Ok(revision) => {
                 self.counters.count(Counter::RepositoryReadsDone);
-                self.time_since("read", "repository", self.revisions.reads.started_at);
+                self.time_since(
+                    Measurement::Read { source: "repository" },
+                    self.revisions.reads.started_at,
+                );
                 self.revisions.reads.record_success(now);
                 self.revisions.reads.schedule(revision.controller.poll, now);
                 self.set_auto_mode(revision.auto_mode);

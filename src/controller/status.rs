@@ -22,23 +22,6 @@ use crate::plan::Plan;
 use crate::telemetry::histogram::Histograms;
 
 /// Published status of the controller.
-///
-/// The names of `durations`:
-///
-/// | name | from | to |
-/// |---|---|---|
-/// | `step` | an event is taken | its effects are known |
-/// | `read.repository`, `read.cluster` | a read starts | its result arrives |
-/// | `plan.all`, `plan.additive` | planning starts | the plan is made |
-/// | `apply.VERDICT` | an apply starts | it ends |
-/// | `reaction` | the first pod of a burst is seen | the launch for it is decided |
-/// | `bound` | a pod that was observed pending was created | it is observed on a node |
-/// | `ready.POOL` | an instance was launched | its node is observed Ready |
-/// | `drain.REASON` | the node was cordoned, or its first pod evicted | its instance is terminated |
-/// | `termination` | an instance is terminated | its end is observed |
-/// | `lifetime.POOL` | an instance was launched | it is terminated, or ends by itself |
-/// | `message.KIND` | a message was sent | it is received |
-/// | `cloud.SERVICE.METHOD.RESULT` | an AWS call starts | it ends, retries included |
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Status {
     /// Time of the snapshot.
@@ -105,7 +88,8 @@ pub struct Status {
     pub competing_autoscaler: Option<String>,
     /// Counters of this process.
     pub counters: Counters,
-    /// Durations, see above.
+    /// Durations since the start of the process.
+    #[serde(skip)]
     pub durations: Histograms,
     /// Next wake-up of the controller.
     pub wakes_at: Option<Timestamp>,

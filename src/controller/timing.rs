@@ -15,7 +15,7 @@ use super::state::ControllerState;
 use crate::apply::{Event, Step};
 use crate::model::ids::{InstanceId, Uid};
 use crate::model::observed::{InstanceState, Observed, Pod, tag};
-use crate::telemetry::histogram::{Histograms, LIFETIME};
+use crate::telemetry::histogram::{Histograms, Measurement};
 
 /// Most pods that are timed at once until they have a node.
 const TIMED_PODS_MAX: usize = 20_000;
@@ -43,11 +43,6 @@ struct Termination {
 }
 
 impl Timing {
-    fn note(&mut self, name: &str, of: &str, since: Timestamp, now: Timestamp) {
-        let name = if of.is_empty() { name.to_owned() } else { format!("{name}.{of}") };
-        self.measured.note(&name, now.duration_since(since));
-    }
-
     /// Measures pods that have a node now, and starts to time new pending ones.
     fn time_pods(&mut self, observed: &Observed) {
         let at = observed.taken_at;
@@ -58,7 +53,7 @@ impl Timing {
                     waiting.insert(pod.uid.clone(), pod.created_at);
                 }
             } else if let Some(created) = self.pending_since(pod) {
-                self.note("bound", "", created, at);
+                self.measured.note(Measurement::PodBound, at.duration_since(created));
             }
         }
         self.pending_pods = waiting;
@@ -79,7 +74,7 @@ impl Timing {
             let gone = instance.is_none_or(|instance| instance.state == InstanceState::Terminated);
             if gone && !termination.ended {
                 termination.ended = true;
-                self.measured.note("termination", at.duration_since(termination.at));
+                self.measured.note(Measurement::Termination, at.duration_since(termination.at));
             }
         }
         self.terminations
@@ -92,9 +87,8 @@ impl Timing {
 impl ControllerState {
     /// Measures a complete observation. Instances that were not Ready before it are `booting`.
     pub(super) fn time_observation(&mut self, observed: &Observed, booting: &[InstanceId]) {
-        let now = self.now;
         let began = self.observation.reads.started_at;
-        self.timing.note("read", "cluster", began, now);
+        self.time_since(Measurement::Read { source: "cluster" }, began);
         self.timing.time_pods(observed);
         self.timing.time_terminations(observed);
         let launched = self.persistence.loaded.iter().flat_map(|persisted| &persisted.launches);
@@ -104,7 +98,8 @@ impl ControllerState {
                 // happened.
                 let found = observed.instances.get(&launch.instance);
                 let since = found.map_or(launch.at, |found| found.launched_at.min(launch.at));
-                self.timing.note("ready", launch.pool.as_str(), since, ready);
+                let measurement = Measurement::NodeReady { pool: launch.pool.to_string() };
+                self.timing.measured.note(measurement, ready.duration_since(since));
             }
         }
     }
@@ -151,7 +146,8 @@ impl ControllerState {
             return;
         }
         if let Some(since) = since {
-            self.timing.note("drain", why, since, at);
+            let measurement = Measurement::Drain { reason: why.to_owned() };
+            self.timing.measured.note(measurement, at.duration_since(since));
         }
         self.timing.terminations.insert(instance.clone(), Termination { at, ended: false });
         self.time_lifetime(instance, at);
@@ -169,14 +165,14 @@ impl ControllerState {
             self.observation.latest.as_ref().and_then(|world| world.instances.get(instance));
         let Some(found) = found else { return };
         // Group members belong to no pool of ours.
-        let pool = found.tags.get(tag::POOL).map_or("", String::as_str);
+        let pool = found.tags.get(tag::POOL).cloned().unwrap_or_default();
         let ran = at.duration_since(found.launched_at);
-        self.timing.measured.note(&format!("{LIFETIME}{pool}"), ran);
+        self.timing.measured.note(Measurement::NodeLifetime { pool }, ran);
     }
 
     /// Measures a duration that began at `since` and ends now.
-    pub(super) fn time_since(&mut self, name: &str, of: &str, since: Timestamp) {
-        self.timing.note(name, of, since, self.now);
+    pub(super) fn time_since(&mut self, measurement: Measurement, since: Timestamp) {
+        self.timing.measured.note(measurement, self.now.duration_since(since));
     }
 
     /// Measures a plan with these limits.
@@ -184,12 +180,12 @@ impl ControllerState {
         self.counters.count(Counter::PlansMade);
         let adds = limits.changeable_nodes.as_ref().is_some_and(BTreeSet::is_empty);
         let scope = if adds { "additive" } else { "all" };
-        self.timing.measured.note(&format!("plan.{scope}"), took);
+        self.timing.measured.note(Measurement::Plan { scope }, took);
     }
 
     /// Measures the step that led to this state, by the clock of the caller.
     pub(super) fn time_step(&mut self, took: SignedDuration) {
-        self.timing.measured.note("step", took);
+        self.timing.measured.note(Measurement::Step, took);
     }
 }
 
@@ -212,11 +208,17 @@ mod tests {
     use crate::testing::world::pod;
 
     /// Returns the number of measurements, and their sum.
-    fn measured(harness: &ControllerHarness, name: &str) -> (u64, Duration) {
+    fn measured(harness: &ControllerHarness, measurement: &Measurement) -> (u64, Duration) {
         let all = harness.state().status().durations;
-        let found = all.iter().find(|(known, _)| *known == name);
+        let found = all.iter().find(|(known, _)| *known == measurement);
         let found = found.map(|(_, all)| (all.count(), Duration::from_micros(all.micros)));
         found.unwrap_or_default()
+    }
+
+    const READ: Measurement = Measurement::Read { source: "cluster" };
+
+    fn lifetime() -> Measurement {
+        Measurement::NodeLifetime { pool: "web".to_owned() }
     }
 
     fn once(seconds: u64) -> (u64, Duration) {
@@ -238,10 +240,10 @@ mod tests {
             world
         };
         observe(&mut harness, 2, with(None));
-        assert_eq!(measured(&harness, "bound"), (0, Duration::ZERO));
+        assert_eq!(measured(&harness, &Measurement::PodBound), (0, Duration::ZERO));
         observe(&mut harness, 9, with(Some("n")));
         observe(&mut harness, 14, with(Some("n")));
-        assert_eq!(measured(&harness, "bound"), once(12));
+        assert_eq!(measured(&harness, &Measurement::PodBound), once(12));
     }
 
     #[test]
@@ -269,7 +271,10 @@ mod tests {
             shows.instances.get_mut("i-1").expect("it is there").launched_at = at(-20);
             observe(&mut harness, seconds, shows);
         }
-        assert_eq!(measured(&harness, "ready.web"), once(24));
+        assert_eq!(
+            measured(&harness, &Measurement::NodeReady { pool: "web".to_owned() }),
+            once(24)
+        );
     }
 
     /// Returns a scenario that carries out a plan to remove `i-1`.
@@ -301,15 +306,16 @@ mod tests {
         report(&mut harness, 40, Step::Terminating { instance_id: "i-1".into() });
         let plan = plan_removing_one();
         let all = harness.state().status().durations;
-        let drains: Vec<_> = all.iter().filter(|(name, _)| name.starts_with("drain.")).collect();
+        let is_drain = |measured: &Measurement| matches!(measured, Measurement::Drain { .. });
+        let drains: Vec<_> = all.iter().filter(|(measured, _)| is_drain(measured)).collect();
         let [(_, drain)] = drains[..] else { panic!("{drains:?}") };
         assert_eq!((drain.count(), drain.micros), (1, 30_000_000), "{plan:?}");
         // The instance ran since long before.
-        assert_eq!(measured(&harness, "lifetime.web").0, 1);
+        assert_eq!(measured(&harness, &lifetime()).0, 1);
         let mut ends = world(70);
         ends.instances.get_mut("i-1").expect("it is there").state = InstanceState::Terminated;
         observe(&mut harness, 70, ends);
-        assert_eq!(measured(&harness, "termination"), once(30));
+        assert_eq!(measured(&harness, &Measurement::Termination), once(30));
         let began = harness.state().applies.runs[&ticket].record.started_at;
         let receipt = Receipt {
             plan_id: plan.capacity.plan_id,
@@ -322,7 +328,7 @@ mod tests {
         harness
             .step_at(75, ControllerEvent::ApplyFinished { ticket, result: Ok(Box::new(receipt)) });
         let took = at(75).duration_since(began).unsigned_abs();
-        assert_eq!(measured(&harness, "apply.applied"), (1, took));
+        assert_eq!(measured(&harness, &Measurement::Apply { verdict: "applied" }), (1, took));
     }
 
     #[test]
@@ -337,22 +343,22 @@ mod tests {
             sent: Some(at(-5)),
         };
         harness.step_at(3, ControllerEvent::Signal(Signal::Message(message)));
-        assert_eq!(measured(&harness, "message.rebalance"), once(8));
+        assert_eq!(measured(&harness, &Measurement::MessageAge { kind: "rebalance" }), once(8));
         let ((reads, took), began) =
-            (measured(&harness, "read.cluster"), harness.state().observation.reads.started_at);
+            (measured(&harness, &READ), harness.state().observation.reads.started_at);
         assert!(began < at(4));
         observe(&mut harness, 4, world(4));
         let took = took + at(4).duration_since(began).unsigned_abs();
-        assert_eq!(measured(&harness, "read.cluster"), (reads + 1, took));
+        assert_eq!(measured(&harness, &READ), (reads + 1, took));
         let launches = sample_plan::plan().only(WaveStep::Launch);
         harness.finish_planning(6, launches.clone());
         if harness.state().planning.run.is_some() {
             harness.finish_planning(6, launches);
         }
-        assert_eq!(measured(&harness, "reaction"), once(4));
-        assert!(measured(&harness, "plan.all").0 > 0);
+        assert_eq!(measured(&harness, &Measurement::Reaction), once(4));
+        assert!(measured(&harness, &Measurement::Plan { scope: "all" }).0 > 0);
         harness.modify(|state| state.time_step(SignedDuration::from_millis(3)));
-        assert_eq!(measured(&harness, "step").1, Duration::from_millis(3));
+        assert_eq!(measured(&harness, &Measurement::Step).1, Duration::from_millis(3));
     }
 
     #[test]
@@ -371,7 +377,7 @@ mod tests {
         let mut ends = world(20);
         ends.instances.get_mut("i-1").expect("it is there").state = InstanceState::Terminated;
         observe(&mut harness, 20, ends);
-        assert_eq!(measured(&harness, "termination"), once(10));
-        assert_eq!(measured(&harness, "lifetime.web").0, 1);
+        assert_eq!(measured(&harness, &Measurement::Termination), once(10));
+        assert_eq!(measured(&harness, &lifetime()).0, 1);
     }
 }

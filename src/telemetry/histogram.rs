@@ -8,8 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::Serialize;
-
 /// Bucket bounds for latencies, in milliseconds: up to an hour.
 const LATENCY_BOUNDS: &[u64] = &[
     5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000,
@@ -31,15 +29,75 @@ const LIFETIME_BOUNDS: &[u64] = &[
     7_776_000_000,
 ];
 
-/// Maximum number of names. Further names are ignored, so that external names cannot exhaust
-/// memory.
+/// Maximum number of histograms. Further ones are ignored, so that names from outside cannot
+/// exhaust memory.
 const KEYS_MAX: usize = 1_000;
 
-/// Prefix of names that use lifetime buckets.
-pub const LIFETIME: &str = "lifetime.";
+/// A duration that the controller measures, with the labels of its metric.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Measurement {
+    /// From an event to its effects.
+    Step,
+    /// From the start of a read to its result.
+    Read {
+        /// What was read.
+        source: &'static str,
+    },
+    /// From the start of planning to the plan.
+    Plan {
+        /// Changes that the plan may contain.
+        scope: &'static str,
+    },
+    /// From the start of an apply to its end.
+    Apply {
+        /// How it ended.
+        verdict: &'static str,
+    },
+    /// From the first observed pod of a burst to the decision about its launch.
+    Reaction,
+    /// From the creation of a pod that was observed pending to its observation on a node.
+    PodBound,
+    /// From the launch of an instance to the observation of its Ready node.
+    NodeReady {
+        /// Pool of the node.
+        pool: String,
+    },
+    /// From the cordon of a node, or its first eviction, to the termination of its instance.
+    Drain {
+        /// Reason of the removal.
+        reason: String,
+    },
+    /// From the termination of an instance to the observation of its end.
+    Termination,
+    /// From the launch of an instance to its termination, or to its end for another reason.
+    NodeLifetime {
+        /// Pool of the node; empty for members of Auto Scaling groups.
+        pool: String,
+    },
+    /// From the sending of an interruption message to its receipt.
+    MessageAge {
+        /// Kind of the message.
+        kind: &'static str,
+    },
+    /// From the start of an AWS call to its end, retries included.
+    AwsCall {
+        /// Service, such as `ec2`.
+        service: String,
+        /// Name of the call.
+        method: String,
+        /// How it ended.
+        result: &'static str,
+    },
+}
+
+impl Measurement {
+    fn bounds(&self) -> &'static [u64] {
+        if matches!(self, Self::NodeLifetime { .. }) { LIFETIME_BOUNDS } else { LATENCY_BOUNDS }
+    }
+}
 
 /// A histogram of durations.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     /// Upper bounds of the buckets, in milliseconds, ascending.
     pub bounds: &'static [u64],
@@ -70,33 +128,27 @@ impl Histogram {
     }
 }
 
-/// Histograms by name. The part of a name after the first dot is the label value.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-#[serde(transparent)]
-pub struct Histograms(BTreeMap<String, Histogram>);
+/// Histograms of measured durations.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Histograms(BTreeMap<Measurement, Histogram>);
 
 impl Histograms {
     /// Records a duration. Negative durations, after a clock was set back, are ignored.
-    pub fn note(&mut self, name: &str, duration: impl TryInto<Duration>) {
+    pub fn note(&mut self, measurement: Measurement, duration: impl TryInto<Duration>) {
         let Ok(duration) = duration.try_into() else { return };
-        if let Some(known) = self.0.get_mut(name) {
-            return known.add(duration);
-        }
-        if self.0.len() < KEYS_MAX {
-            let bounds = if name.starts_with(LIFETIME) { LIFETIME_BOUNDS } else { LATENCY_BOUNDS };
-            self.0
-                .entry(name.to_owned())
-                .or_insert_with(|| Histogram::with_bounds(bounds))
-                .add(duration);
+        if self.0.len() < KEYS_MAX || self.0.contains_key(&measurement) {
+            let bounds = measurement.bounds();
+            let histogram = self.0.entry(measurement);
+            histogram.or_insert_with(|| Histogram::with_bounds(bounds)).add(duration);
         }
     }
 
-    /// Returns all histograms, by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Histogram)> {
-        self.0.iter().map(|(name, histogram)| (name.as_str(), histogram))
+    /// Returns all histograms, in the order of their measurements.
+    pub fn iter(&self) -> impl Iterator<Item = (&Measurement, &Histogram)> {
+        self.0.iter()
     }
 
-    /// Adds the histograms of another source. Their names must be distinct.
+    /// Adds the histograms of another source, which measures something else.
     pub fn extend(&mut self, others: Self) {
         self.0.extend(others.0);
     }
@@ -108,8 +160,8 @@ pub struct SharedHistograms(Arc<Mutex<Histograms>>);
 
 impl SharedHistograms {
     /// Records a duration.
-    pub fn note(&self, name: &str, duration: Duration) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).note(name, duration);
+    pub fn note(&self, measurement: Measurement, duration: Duration) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).note(measurement, duration);
     }
 
     /// Returns a copy of the current histograms.
@@ -129,9 +181,9 @@ mod tests {
     fn duration_is_added_to_its_bucket_and_the_sum() {
         let mut measured = Histograms::default();
         for millis in [0, 5, 6, 3_600_000, 3_600_001] {
-            measured.note("x", Duration::from_millis(millis));
+            measured.note(Measurement::Step, Duration::from_millis(millis));
         }
-        measured.note("x", SignedDuration::from_millis(-1));
+        measured.note(Measurement::Step, SignedDuration::from_millis(-1));
         let (_, histogram) = measured.iter().next().expect("one histogram");
         assert_eq!(histogram.count(), 5, "negative durations are ignored");
         let count_of = |n: usize| histogram.counts[n];
@@ -141,15 +193,16 @@ mod tests {
     }
 
     #[test]
-    fn number_of_names_is_limited() {
+    fn number_of_histograms_is_limited() {
+        let of = |n: usize| Measurement::NodeReady { pool: format!("{n:04}") };
         let meter = SharedHistograms::default();
-        (0..2 * KEYS_MAX).for_each(|n| meter.note(&format!("x.{n:04}"), Duration::from_secs(1)));
-        meter.note("x.0000", Duration::from_secs(1));
+        (0..2 * KEYS_MAX).for_each(|n| meter.note(of(n), Duration::from_secs(1)));
+        meter.note(of(0), Duration::from_secs(1));
         let mut measured = meter.snapshot();
         assert_eq!(measured.iter().count(), KEYS_MAX);
         assert_eq!(measured.iter().next().map(|(_, first)| first.count()), Some(2));
         let mut other = Histograms::default();
-        other.note("y", Duration::ZERO);
+        other.note(Measurement::Step, Duration::ZERO);
         measured.extend(other);
         assert_eq!(measured.iter().count(), KEYS_MAX + 1);
     }
@@ -157,7 +210,8 @@ mod tests {
     #[test]
     fn lifetimes_use_lifetime_buckets() {
         let mut measured = Histograms::default();
-        measured.note("lifetime.web", Duration::from_hours(2));
+        let lifetime = Measurement::NodeLifetime { pool: "web".to_owned() };
+        measured.note(lifetime, Duration::from_hours(2));
         let (_, histogram) = measured.iter().next().expect("one histogram");
         assert_eq!((histogram.bounds, histogram.counts[3]), (LIFETIME_BOUNDS, 1));
     }

@@ -13,7 +13,7 @@ mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use fleetwright::server::metrics::{FAMILIES, MetricKind, metrics};
 use fleetwright::server::{liveness, readiness};
@@ -255,49 +255,4 @@ fn replica_is_live_while_stepping_and_ready_after_first_read() {
     let message =
         "the repository was not read yet: no such repository\nthe cluster was not observed yet";
     assert_eq!(readiness(&unread).message, message);
-}
-
-/// Returns all files below some directories.
-fn sources(below: &[&str]) -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut folders: Vec<PathBuf> = below.iter().map(|folder| root.join(folder)).collect();
-    let mut files = Vec::new();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() { folders.push(path) } else { files.push(path) }
-        }
-    }
-    files
-}
-
-/// Returns the name prefixes of measured durations in the source.
-fn duration_prefixes() -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for path in sources(&["src/controller", "src/adapters/aws"]) {
-        let text = fs::read_to_string(&path).expect("text");
-        let text = text.split("#[cfg(test)]").next().expect("code before the tests");
-        for call in [".time_since(\"", ".note(\"", ".note(&format!(\""] {
-            let ends =
-                text.split(call).skip(1).filter_map(|rest| rest.split(['"', '{', '.']).next());
-            names.extend(ends.filter(|name| !name.is_empty()).map(str::to_owned));
-        }
-    }
-    names
-}
-
-#[test]
-fn measurements_appear_in_metrics() {
-    let mut names = duration_prefixes();
-    assert!(names.len() >= 10 && names.contains("cloud"), "{names:?}");
-    // This name is a constant in the source.
-    names.insert(fleetwright::telemetry::histogram::LIFETIME.trim_end_matches('.').to_owned());
-    for name in names {
-        let appears = ["", ".a.b.c"].into_iter().any(|rest| {
-            let mut status = starting();
-            status.durations.note(&format!("{name}{rest}"), std::time::Duration::from_secs(1));
-            metrics(&status).contains("_bucket{")
-        });
-        assert!(appears, "{name} belongs to no metric family");
-    }
 }

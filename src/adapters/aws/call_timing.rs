@@ -10,7 +10,7 @@ use aws_sdk_ec2::error::BoxError;
 use aws_smithy_runtime_api::client::orchestrator::Metadata;
 use aws_smithy_types::config_bag::{Storable, StoreReplace};
 
-use crate::telemetry::histogram::SharedHistograms;
+use crate::telemetry::histogram::{Measurement, SharedHistograms};
 
 #[derive(Debug, Clone)]
 pub(super) struct CallTimer(pub(super) SharedHistograms);
@@ -49,7 +49,8 @@ impl Intercept for CallTimer {
             let result = if succeeded { "done" } else { "failed" };
             // Service names contain spaces.
             let service = call.service().to_lowercase().replace(' ', "-");
-            self.0.note(&format!("cloud.{service}.{}.{result}", call.name()), begun.elapsed());
+            let method = call.name().to_owned();
+            self.0.note(Measurement::AwsCall { service, method, result }, begun.elapsed());
         }
         Ok(())
     }
@@ -61,6 +62,7 @@ mod tests {
     use aws_config::{BehaviorVersion, Region};
     use aws_sdk_ec2::config::Credentials;
 
+    use super::Measurement;
     use crate::adapters::aws::Aws;
 
     #[tokio::test]
@@ -76,7 +78,9 @@ mod tests {
         let aws = Aws::from_config(&config, "c");
         assert!(aws.account_id().await.is_err());
         let measured = aws.call_latencies();
-        let calls: Vec<_> = measured.iter().map(|(name, all)| (name, all.count())).collect();
-        assert_eq!(calls, [("cloud.sts.GetCallerIdentity.failed", 1)]);
+        let calls: Vec<_> =
+            measured.iter().map(|(call, all)| (call.clone(), all.count())).collect();
+        let (service, method) = ("sts".to_owned(), "GetCallerIdentity".to_owned());
+        assert_eq!(calls, [(Measurement::AwsCall { service, method, result: "failed" }, 1)]);
     }
 }

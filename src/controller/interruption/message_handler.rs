@@ -18,6 +18,7 @@ use crate::model::ids::InstanceId;
 use crate::model::observed::Instance;
 use crate::model::saturating_time::later;
 use crate::plan::is_managed_member;
+use crate::telemetry::histogram::Measurement;
 
 /// Owner of an instance.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,7 +46,7 @@ impl ControllerState {
         let InterruptionMessage { receipt, kind, instances, deadline, sent } = message;
         self.counters.count(Counter::Messages(kind.as_str()));
         if let Some(sent) = sent {
-            self.time_since("message", kind.as_str(), sent);
+            self.time_since(Measurement::MessageAge { kind: kind.as_str() }, sent);
         }
         let accepts = self.leadership.is_leader()
             && self.revisions.served.is_some()

@@ -20,7 +20,7 @@ use fleetwright::model::observed::{ClusterIdentity, Completeness, Exclusion};
 use fleetwright::model::units::MicroUsd;
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{Action, WaveStep};
-use fleetwright::telemetry::histogram::Histograms;
+use fleetwright::telemetry::histogram::{Histograms, Measurement};
 use jiff::{SignedDuration, Timestamp};
 
 /// Time of every status.
@@ -350,14 +350,16 @@ pub(crate) fn busy() -> Status {
 /// Returns some measured durations.
 fn histograms() -> Histograms {
     let mut histograms = Histograms::default();
-    for (name, millis) in [
-        ("step", 1),
-        ("plan.all", 340),
-        ("ready.general", 42_000),
-        ("cloud.ec2.RunInstances.done", 1_300),
-        ("lifetime.general", 86_400_000),
+    let pool = || "general".to_owned();
+    let (service, method) = ("ec2".to_owned(), "RunInstances".to_owned());
+    for (measurement, millis) in [
+        (Measurement::Step, 1),
+        (Measurement::Plan { scope: "all" }, 340),
+        (Measurement::NodeReady { pool: pool() }, 42_000),
+        (Measurement::AwsCall { service, method, result: "done" }, 1_300),
+        (Measurement::NodeLifetime { pool: pool() }, 86_400_000),
     ] {
-        histograms.note(name, std::time::Duration::from_millis(millis));
+        histograms.note(measurement, std::time::Duration::from_millis(millis));
     }
     histograms
 }
