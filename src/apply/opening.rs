@@ -98,8 +98,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             && self.plan.capacity.placement.mode == PlacementMode::Steered
     }
 
-    /// Opens every batch that is complete or whose deadline has passed, and nominates the pods of
-    /// the others.
+    /// Opens every batch that is complete or whose deadline has passed. If there is none, nominates
+    /// the pods of batches that wait.
     pub(super) async fn open_due<'w, 'p>(
         &self,
         closed: &mut ClosedNodes<'w, 'p>,
