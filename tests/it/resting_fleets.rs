@@ -69,7 +69,6 @@ fn steered_plan_after_a_steered_apply_is_empty() {
     let steered = ["apply", ".", "--steer", "--world", "sim:world", "--auto-approve"];
     let applied = workspace.run(&steered);
     assert_eq!(applied.code, Some(0), "{}{}", applied.out, applied.err);
-    assert!(applied.err.contains(" pods to planned nodes"), "{}", applied.err);
     let second =
         workspace.run(&["plan", ".", "--steer", "--world", "sim:world", "--format", "json"]);
     let second: Json = serde_json::from_str(&second.out).expect("a plan");
