@@ -23,6 +23,7 @@ pub mod adr_0021 {}
 
 pub mod adoption;
 mod auto_scaling_group;
+mod closed_batch;
 pub(crate) mod concurrent;
 mod drain;
 pub(crate) mod eviction_order;
@@ -30,6 +31,7 @@ mod fallback;
 mod launch;
 mod launch_timeout;
 mod lease_guard;
+mod nomination;
 pub mod observation;
 mod opening;
 pub mod ports;
@@ -42,7 +44,13 @@ mod termination_grace;
 mod uncordon;
 mod wave_plan;
 
+pub(crate) use closed_batch::{BatchPods, WaitingNode, batch_pools};
 pub use lease_guard::LeaseGuard;
+pub(crate) use nomination::{
+    AcceptedNominations, EARLY_NOMINATIONS_MAX, PlannedNodes, is_pending, nominate,
+    nominate_and_open,
+};
+pub use nomination::{NominationAnswer, OpenedBatch, PodNomination};
 pub use preconditions::{ApplyError, FailedCondition};
 pub use receipt::{ApplyStatus, ChangeOutcome, Event, LaunchedOffering, Outcome, Receipt, Step};
 
@@ -138,10 +146,12 @@ pub enum LaunchWait {
 /// Component that opens the launched nodes. Until then, a taint keeps pods away from them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OpenedBy {
-    /// The apply: nodes that are Ready at the same time open together. It also opens nodes that an
+    /// The apply, which nominates the pods of a steered plan first. It also opens nodes that an
     /// earlier apply left closed.
     #[default]
     Apply,
+    /// The apply, in a cluster that refuses nominations.
+    ApplyWithoutNominations,
     /// The controller, which nominates the pods of the nodes first.
     Controller,
 }
@@ -252,7 +262,7 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     // Let the lease renewal run: the lease may have expired while the planner ran.
     run.ports.clock.yield_now().await;
     run.emit(None, Step::Checked { dropped: run.dropped.len() });
-    run.open_left_closed().await;
+    run.open_left_closed(&waves).await;
     run.uncordon_stale(&waves).await;
     for wave in &waves {
         let changes = wave.addresses().filter(|address| !run.dropped.contains_key(*address));

@@ -78,8 +78,6 @@ pub use executor::{ExternalPorts, run};
 pub use inflight_launches::InDoubtLaunches;
 pub use interruption_message::{InterruptionMessage, MessageKind};
 pub use move_history::{MoveBuckets, MoveHistory};
-pub use nominations::{NominationAnswer, PodNomination};
-pub use opening::OpenedBatch;
 pub use operator_requests::AuthorizedRequest;
 pub use persisted_state::{
     ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, PersistedState, Quarantine,

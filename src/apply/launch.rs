@@ -301,7 +301,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     BootState::Ready => match closed_node(&item, observed.as_ref()) {
                         // The next observation shows whether the controller has opened it.
                         Some(_) if self.waits_for_controller(&item) => waiting.push(item),
-                        Some(node) => closed.add(item, node, self.now()),
+                        Some(node) => closed.add(item, node.clone()),
                         None => self.ready(&item, observed.as_ref()),
                     },
                     BootState::Ended => {
@@ -316,6 +316,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     BootState::Booting => waiting.push(item),
                 }
             }
+            self.open_due(&mut closed, &waiting, observed.as_ref()).await;
             self.keep_instances(interrupted).await;
             self.uncordon_late(late, observed.as_ref()).await;
             if !overdue.is_empty() {
@@ -323,7 +324,6 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     .extend(self.terminate_launched(overdue, observed, "it was terminated").await);
             }
             booting = waiting;
-            self.open_if_due(&mut closed, booting.is_empty()).await;
             let left = booting.len() + closed.len();
             if left > 0 {
                 self.emit(None, Step::InProgress { left });

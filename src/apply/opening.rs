@@ -1,37 +1,51 @@
 //! Opening of launched nodes by an apply.
 //!
-//! A launched node has a taint that keeps pods away. Nodes that are Ready at the same time open
-//! together, because kube-scheduler would fill a node that opens alone with whatever pods wait.
+//! A launched node has a taint that keeps pods away. The nodes of a batch open together, because
+//! kube-scheduler would fill a node that opens alone with whatever pods wait. The pods of a steered
+//! plan are nominated to their nodes first.
+//!
+//! Invariant: an apply leaves no Ready node closed, whatever happens to nominations.
 
-use jiff::{SignedDuration, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::concurrent::run_concurrently;
+use super::closed_batch::{BatchPods, WaitingNode, batch_pools};
 use super::launch::Booting;
+use super::nomination::{
+    AcceptedNominations, EARLY_NOMINATIONS_MAX, NominationAnswer, OpenedBatch, PlannedNodes,
+    PodNomination, nominate, nominate_and_open,
+};
+use super::preconditions::is_launched_by;
 use super::receipt::{Outcome, Step};
+use super::wave_plan::{LaunchWork, WaveWork};
 use super::{OpenedBy, Run};
 use crate::apply::ports::{Clock, Cloud, Cluster, PortError};
-use crate::model::observed::{KEY_LABEL, Node, Observed};
-use crate::model::saturating_time::later;
+use crate::model::ids::{InstanceId, NodeName, PoolName, Uid};
+use crate::model::observed::{Instance, KEY_LABEL, Node, Observed};
+use crate::plan::wire::{Decider, PlacementMode, workload_key};
+use crate::plan::{planned_pods_at, planned_pods_on};
 
-/// Longest time for which a Ready node waits for the other nodes of its wave.
-const OPENING_WAIT_MAX: SignedDuration = SignedDuration::from_secs(20);
-/// Maximum number of concurrent writes.
-const CONCURRENT_WRITES_MAX: usize = 32;
+/// A Ready node of a launch that is still closed.
+struct ClosedNode<'w, 'p> {
+    item: Booting<'w, 'p>,
+    node: Node,
+    /// `None` until the pods of its batch are observed.
+    waiting: Option<WaitingNode>,
+    /// Number of attempts to open it.
+    tries: u32,
+}
 
 /// Ready nodes of a wave that are still closed.
 #[derive(Default)]
 pub(super) struct ClosedNodes<'w, 'p> {
-    nodes: Vec<(Booting<'w, 'p>, Node)>,
-    /// Time at which the first of them was Ready.
-    since: Option<Timestamp>,
-    /// Number of attempts to open them.
-    tries: u32,
+    nodes: Vec<ClosedNode<'w, 'p>>,
+    accepted: AcceptedNominations,
+    /// Pods whose early nomination was refused.
+    refused: BTreeSet<Uid>,
 }
 
 impl<'w, 'p> ClosedNodes<'w, 'p> {
-    pub(super) fn add(&mut self, item: Booting<'w, 'p>, node: Node, now: Timestamp) {
-        self.since.get_or_insert(now);
-        self.nodes.push((item, node));
+    pub(super) fn add(&mut self, item: Booting<'w, 'p>, node: Node) {
+        self.nodes.push(ClosedNode { item, node, waiting: None, tries: 0 });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -41,6 +55,33 @@ impl<'w, 'p> ClosedNodes<'w, 'p> {
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
+
+    /// Returns the nominations to try before their nodes open. Refused ones are tried once more when
+    /// the nodes open.
+    fn early(&self, nominations: Vec<PodNomination>) -> Vec<PodNomination> {
+        let mut early = self.accepted.untried(nominations);
+        early.retain(|nomination| !self.refused.contains(&nomination.pod.uid));
+        early.truncate(EARLY_NOMINATIONS_MAX);
+        early
+    }
+
+    fn record(&mut self, answers: Vec<NominationAnswer>) {
+        for (pod, node, answer) in answers {
+            if answer.is_ok() {
+                self.accepted.0.insert(pod, node);
+            } else {
+                self.refused.insert(pod);
+            }
+        }
+    }
+}
+
+/// Nodes of some pools that open together.
+#[derive(Default)]
+struct Batch<'b, 'w, 'p> {
+    closed: Vec<ClosedNode<'w, 'p>>,
+    /// Launches whose node is not Ready yet.
+    booting: Vec<&'b Booting<'w, 'p>>,
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
@@ -51,31 +92,129 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             && !self.settings.is_interrupted()
     }
 
-    /// Opens the closed nodes once no other node is booting, or once the first of them has waited
-    /// long enough.
-    pub(super) async fn open_if_due(
-        &mut self,
-        closed: &mut ClosedNodes<'_, '_>,
-        is_complete: bool,
+    /// Returns true if this apply nominates pods to their planned nodes.
+    fn nominates(&self) -> bool {
+        self.settings.opened_by == OpenedBy::Apply
+            && self.plan.capacity.placement.mode == PlacementMode::Steered
+    }
+
+    /// Opens every batch that is complete or whose deadline has passed. If there is none, nominates
+    /// the pods of batches that wait.
+    pub(super) async fn open_due<'w, 'p>(
+        &self,
+        closed: &mut ClosedNodes<'w, 'p>,
+        booting: &[Booting<'w, 'p>],
+        observed: Option<&Observed>,
     ) {
-        let is_late = closed.since.is_some_and(|s| self.now() >= later(s, OPENING_WAIT_MAX));
-        if closed.is_empty() || !(is_complete || is_late) {
-            return;
-        }
-        let nodes: Vec<&Node> = closed.nodes.iter().map(|(_, node)| node).collect();
-        let answers = self.open_all(&nodes).await;
-        closed.tries += 1;
-        for ((item, node), answer) in std::mem::take(&mut closed.nodes).into_iter().zip(answers) {
-            match answer {
-                Err(error) if closed.tries < self.settings.bounds.tries && error.is_transient() => {
-                    self.emit(Some(item.work.address), Step::Retrying { why: error.to_string() });
-                    closed.nodes.push((item, node));
-                }
-                answer => self.finish_opened(&item, &node, answer),
+        let mut due = Vec::new();
+        let (mut nominations, mut early) = (Vec::new(), Vec::new());
+        for batch in self.batches(std::mem::take(&mut closed.nodes), booting) {
+            let Batch { closed: nodes, booting } = batch;
+            let (nodes, is_due) = self.waiting_nodes(nodes, booting.is_empty(), observed);
+            let further = booting.iter().filter_map(|item| {
+                Some((item.work.address, closed_node(item, observed)?.name.clone()))
+            });
+            let ready = nodes.iter().map(|one| (one.item.work.address, one.node.name.clone()));
+            let mut planned = PlannedNodes::default();
+            for (address, name) in ready.chain(further).filter(|_| self.nominates()) {
+                planned.add(&name, &planned_pods_at(self.plan, address));
+            }
+            let missing = observed.map(|world| closed.accepted.missing(world, planned));
+            if is_due {
+                nominations.extend(missing.unwrap_or_default());
+                due.extend(nodes);
+            } else {
+                early.extend(missing.unwrap_or_default());
+                closed.nodes.extend(nodes);
             }
         }
-        if closed.is_empty() {
-            (closed.since, closed.tries) = (None, 0);
+        if due.is_empty() {
+            let early = closed.early(early);
+            closed.record(nominate(self.ports.cluster, self.ports.clock, early).await);
+        } else {
+            self.open(closed, due, nominations).await;
+        }
+    }
+
+    /// Returns the closed nodes and the booting launches by batch.
+    fn batches<'b, 'w, 'p>(
+        &self,
+        closed: Vec<ClosedNode<'w, 'p>>,
+        booting: &'b [Booting<'w, 'p>],
+    ) -> Vec<Batch<'b, 'w, 'p>> {
+        let first_pools = batch_pools(self.plan);
+        let batch_of = |item: &Booting<'_, '_>| -> PoolName {
+            first_pools.get(item.work.pool).unwrap_or(item.work.pool).clone()
+        };
+        let mut batches: BTreeMap<PoolName, Batch<'b, 'w, 'p>> = BTreeMap::new();
+        for one in closed {
+            batches.entry(batch_of(&one.item)).or_default().closed.push(one);
+        }
+        for item in booting {
+            batches.entry(batch_of(item)).or_default().booting.push(item);
+        }
+        batches.into_values().collect()
+    }
+
+    /// Returns the closed nodes of a batch with their waiting times, and true if they open now.
+    fn waiting_nodes<'w, 'p>(
+        &self,
+        mut nodes: Vec<ClosedNode<'w, 'p>>,
+        is_complete: bool,
+        observed: Option<&Observed>,
+    ) -> (Vec<ClosedNode<'w, 'p>>, bool) {
+        let now = self.now();
+        let pods = self.batch_pods(&nodes, observed);
+        let mut is_due = (is_complete && !pods.are_missing) || self.settings.is_interrupted();
+        for one in &mut nodes {
+            let waiting = WaitingNode::observed(one.waiting, pods, now);
+            is_due |= waiting.deadline() <= now;
+            one.waiting = Some(waiting);
+        }
+        let is_due = is_due && !nodes.is_empty();
+        (nodes, is_due)
+    }
+
+    /// Returns the state of the pods that the plan places on closed nodes.
+    fn batch_pods(&self, nodes: &[ClosedNode<'_, '_>], observed: Option<&Observed>) -> BatchPods {
+        let Some(world) = observed.filter(|_| self.nominates()) else {
+            // Pods are not nominated, so that the nodes do not wait for them.
+            return BatchPods { are_pending: true, are_missing: false, are_added: false };
+        };
+        let mut planned = PlannedNodes::default();
+        for one in nodes {
+            planned.add(&one.node.name, &planned_pods_at(self.plan, one.item.work.address));
+        }
+        let by_git = self.plan.capacity.demand.iter().filter(|row| row.decided_by == Decider::Git);
+        let by_git: BTreeSet<String> = by_git.map(|row| workload_key(&row.workload)).collect();
+        BatchPods::new(self.plan, world, &planned, |workload| by_git.contains(workload))
+    }
+
+    /// Nominates pods, and opens nodes. Nodes whose opening fails for a moment stay closed.
+    async fn open<'w, 'p>(
+        &self,
+        closed: &mut ClosedNodes<'w, 'p>,
+        due: Vec<ClosedNode<'w, 'p>>,
+        nominations: Vec<PodNomination>,
+    ) {
+        let nodes: Vec<Node> = due.iter().map(|one| one.node.clone()).collect();
+        let names: BTreeSet<NodeName> = nodes.iter().map(|node| node.name.clone()).collect();
+        let OpenedBatch { nominations, nodes: answers } =
+            nominate_and_open(self.ports.cluster, self.ports.clock, nominations, nodes).await;
+        let refused = nominations.iter().filter(|(.., answer)| answer.is_err()).count();
+        closed.record(nominations);
+        let pods = closed.accepted.0.values().filter(|node| names.contains(*node)).count();
+        self.report_nominations(pods, refused);
+        for (mut one, (.., answer)) in due.into_iter().zip(answers) {
+            one.tries += 1;
+            match answer {
+                Err(error) if one.tries < self.settings.bounds.tries && error.is_transient() => {
+                    let step = Step::Retrying { why: error.to_string() };
+                    self.emit(Some(one.item.work.address), step);
+                    closed.nodes.push(one);
+                }
+                answer => self.finish_opened(&one.item, &one.node, answer),
+            }
         }
     }
 
@@ -92,34 +231,79 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Opens the Ready nodes that an earlier apply left closed.
-    pub(super) async fn open_left_closed(&self) {
+    /// Opens the Ready nodes that an earlier apply left closed. The launch wave opens those that it
+    /// finds.
+    pub(super) async fn open_left_closed(&self, waves: &[WaveWork<'_>]) {
         let Some(observed) =
-            self.observation.as_ref().filter(|_| self.settings.opened_by == OpenedBy::Apply)
+            self.observation.as_ref().filter(|_| self.settings.opened_by != OpenedBy::Controller)
         else {
             return;
         };
+        let is_awaited = |node: &Node| {
+            let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
+            let launch = instance.and_then(|instance| launch_of(waves, instance));
+            launch.is_some_and(|work| !self.dropped.contains_key(work.address))
+                && !self.settings.is_interrupted()
+        };
         let is_left =
             |node: &&Node| node.ready && node.is_closed() && node.labels.contains_key(KEY_LABEL);
-        let nodes: Vec<&Node> = observed.nodes.values().filter(is_left).collect();
-        for (node, answer) in nodes.iter().zip(self.open_all(&nodes).await) {
+        let left = observed.nodes.values().filter(is_left).filter(|node| !is_awaited(node));
+        let nodes: Vec<Node> = left.cloned().collect();
+        if nodes.is_empty() {
+            return;
+        }
+        let planned = self.planned_nodes_of(&nodes);
+        let nominations = AcceptedNominations::default().missing(observed, planned);
+        let OpenedBatch { nominations, nodes: answers } =
+            nominate_and_open(self.ports.cluster, self.ports.clock, nominations, nodes).await;
+        let refused = nominations.iter().filter(|(.., answer)| answer.is_err()).count();
+        self.report_nominations(nominations.len() - refused, refused);
+        for (_, name, answer) in answers {
             if let Err(error) = answer {
-                let why = format!("cannot open node {}: {error}", node.name);
+                let why = format!("cannot open node {name}: {error}");
                 self.emit(None, Step::NodeWriteFailed { why });
             }
         }
     }
 
-    async fn open_all(&self, nodes: &[&Node]) -> Vec<Result<(), PortError>> {
-        let works = nodes.iter().map(|node| -> std::pin::Pin<Box<dyn Future<Output = _>>> {
-            Box::pin(self.ports.cluster.open(node))
-        });
-        run_concurrently(works, CONCURRENT_WRITES_MAX).await
+    /// Returns the pods that a steered plan places on existing nodes.
+    fn planned_nodes_of(&self, nodes: &[Node]) -> PlannedNodes {
+        let mut planned = PlannedNodes::default();
+        if self.nominates() {
+            let ids: BTreeSet<&InstanceId> =
+                nodes.iter().filter_map(|node| node.instance.as_ref()).collect();
+            let pods = planned_pods_on(self.plan, |id| ids.contains(id));
+            for node in nodes {
+                if let Some(pods) = node.instance.as_ref().and_then(|id| pods.get(id)) {
+                    planned.add(&node.name, pods);
+                }
+            }
+        }
+        planned
+    }
+
+    fn report_nominations(&self, pods: usize, refused: usize) {
+        if pods + refused > 0 {
+            self.emit(None, Step::Nominated { pods, refused });
+        }
     }
 }
 
+/// Returns the launch that has the instance.
+fn launch_of<'w, 'p>(waves: &'w [WaveWork<'p>], instance: &Instance) -> Option<&'w LaunchWork<'p>> {
+    waves.iter().find_map(|wave| match wave {
+        WaveWork::Launch(works) => {
+            works.iter().find(|work| is_launched_by(instance, &work.change_id))
+        }
+        WaveWork::Retire(_) => None,
+    })
+}
+
 /// Returns the node of a launched instance if it is closed.
-pub(super) fn closed_node(item: &Booting<'_, '_>, observed: Option<&Observed>) -> Option<Node> {
+pub(super) fn closed_node<'o>(
+    item: &Booting<'_, '_>,
+    observed: Option<&'o Observed>,
+) -> Option<&'o Node> {
     let node = observed?.node_for_instance(&item.instance)?;
-    node.is_closed().then(|| node.clone())
+    node.is_closed().then_some(node)
 }

@@ -272,6 +272,13 @@ pub enum Step {
         /// Affected pod, and the reason.
         why: String,
     },
+    /// Pods were nominated to their planned nodes, which open now.
+    Nominated {
+        /// Number of nominated pods.
+        pods: usize,
+        /// Number of pods whose nomination was refused. kube-scheduler places them freely.
+        refused: usize,
+    },
     /// A node could not be opened or uncordoned.
     NodeWriteFailed {
         /// Affected node, and the reason.

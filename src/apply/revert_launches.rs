@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 
 use super::launch::Booting;
 use super::launch_timeout::is_unused;
+use super::nomination::is_pending;
 use super::receipt::Outcome;
 use super::wave_plan::WaveWork;
 use super::{OpenedBy, Run};
 use crate::apply::ports::{Clock, Cloud, Cluster};
 use crate::model::ids::Address;
-use crate::model::observed::Pod;
 use crate::plan::wire::WaveStep;
 
 /// Text of the outcome of a launch that was taken back.
@@ -26,8 +26,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             return;
         }
         let Some(observed) = self.observe_with_retries().await else { return };
-        let is_pending = |pod: &Pod| pod.is_active() && pod.node.is_none() && !pod.is_node_bound();
-        if observed.pods.iter().any(|pod| is_pending(pod)) {
+        if observed.pods.iter().any(|pod| is_pending(pod) && !pod.is_node_bound()) {
             return;
         }
         let mut unused = self.launches_of_removals(waves);

@@ -10,6 +10,7 @@ mod lease;
 mod node_startup;
 mod opening;
 mod preconditions;
+mod steering;
 mod termination_grace;
 
 use jiff::SignedDuration;

@@ -15,16 +15,18 @@ use super::{Console, Exit, files, planning, settings, source_tree};
 use crate::adapters::aws::{Aws, LaunchContext, MarketAnswers};
 use crate::adapters::kube::{
     ApplyEvents, EVENTS_FLUSH_MAX, HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LeaseClient,
+    SteeringObstacle,
 };
 use crate::adapters::system_clock::SystemClock;
 use crate::apply::ports::Clock as _;
 use crate::apply::{
-    ApplySettings, ApplyStatus, Event, LeaseGuard, Ports, Receipt, apply, check_plan,
+    ApplySettings, ApplyStatus, Event, LeaseGuard, OpenedBy, Ports, Receipt, apply, check_plan,
 };
 use crate::controller::apply_record;
 use crate::controller::runtime::live_cluster::LiveCluster;
 use crate::model::unavailable_offerings::ExclusionLimits;
 use crate::plan::Plan;
+use crate::plan::wire::PlacementMode;
 
 /// Applies an approved plan, with progress on stderr and the receipt on stdout.
 pub(super) fn carry_out(
@@ -47,10 +49,12 @@ pub(super) fn carry_out(
         let market = repository.market_query().read_cached(&live.aws, &answers).await;
         let catalog = planning::catalog(fleet, &fleet.region, Some(&market))?;
         let replanner = Replanner::new(&repository, &catalog).judged_by(judge);
+        let opened_by = opened_by(plan, &live.kubernetes, reporter.console).await;
         let settings = ApplySettings {
             approved: apply_settings.approved_digest.clone(),
             catalog: Some(&catalog),
             interrupted: Some(&interrupted),
+            opened_by,
             ..ApplySettings::new(live.identity.clone(), &replanner)
         };
         let done =
@@ -65,6 +69,20 @@ pub(super) fn carry_out(
     });
     let receipt = receipt.inspect_err(|_| reporter.clear())?;
     write_receipt(&receipt, approvers, apply_settings.receipt.as_deref(), &mut reporter)
+}
+
+/// Returns how the launched nodes are opened. Reports why the pods of a steered plan may not end up
+/// on their nodes.
+async fn opened_by(plan: &Plan, kubernetes: &Kubernetes, console: &mut Console) -> OpenedBy {
+    if plan.capacity.placement.mode != PlacementMode::Steered {
+        return OpenedBy::Apply;
+    }
+    // If it cannot be read, pods are nominated: refused nominations do no harm, and are reported.
+    let Ok(Some(obstacle)) = kubernetes.steering_obstacle().await else { return OpenedBy::Apply };
+    let SteeringObstacle { reason, is_forbidden } = obstacle;
+    let effect = "kube-scheduler may place pods on other nodes than this steered plan";
+    console.report(&format!("Warning: {effect}: {reason}."));
+    if is_forbidden { OpenedBy::ApplyWithoutNominations } else { OpenedBy::Apply }
 }
 
 /// Verifies the plan, takes the lease, and applies under it.

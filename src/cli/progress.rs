@@ -129,6 +129,7 @@ fn describe(step: &Step) -> String {
         Step::Unreadable => "the observation is incomplete; waiting".to_owned(),
         Step::InProgress { left } => format!("{left} in progress"),
         Step::Ready { node } => format!("{node} is Ready"),
+        Step::Nominated { pods, refused } => nominated_text(*pods, *refused),
         Step::Waiting { why } => format!("waiting: {why}"),
         Step::Cordoned { node } => format!("{node} is cordoned"),
         Step::Evicted { node, pods } => format!("evicted {} from {node}", count(*pods, "pod")),
@@ -148,6 +149,16 @@ fn describe(step: &Step) -> String {
             format!("{half} {}", outcome_text(outcome))
         }
     }
+}
+
+fn nominated_text(pods: usize, refused: usize) -> String {
+    let refused = match refused {
+        0 => String::new(),
+        refused => {
+            format!("; {} refused, which kube-scheduler places freely", count(refused, "pod"))
+        }
+    };
+    format!("nominated {} to planned nodes{refused}", count(pods, "pod"))
 }
 
 fn wave_text(step: WaveStep) -> &'static str {

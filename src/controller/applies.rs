@@ -17,7 +17,7 @@ use crate::apply::{ApplyStatus, ChangeOutcome, Event, Outcome, Receipt, Step};
 use crate::model::ids::{Address, Digest, InstanceId, PlanId, PoolName};
 use crate::model::saturating_time::later;
 use crate::model::unavailable_offerings::ExclusionLimits;
-use crate::plan::wire::{Reason, WaveStep};
+use crate::plan::wire::{Reason, ResourceChange, WaveStep};
 use crate::plan::{Plan, planned_pods_at};
 use crate::telemetry::histogram::Measurement;
 
@@ -152,7 +152,7 @@ impl Applies {
     ) -> Option<Timestamp> {
         let touched: BTreeSet<PoolName> = reconcile::launched_rows(plan)
             .chain(reconcile::retired_rows(plan))
-            .map(gates::pool)
+            .map(ResourceChange::pool)
             .collect();
         let mut first = None;
         for (retries, failed) in [
@@ -298,6 +298,7 @@ impl ControllerState {
             | Step::Raised { .. }
             | Step::Unreadable
             | Step::Ready { .. }
+            | Step::Nominated { .. }
             | Step::Waiting { .. }
             | Step::Finished { .. } => {}
             Step::Cordoned { .. } | Step::Uncordoned { .. } => {
@@ -533,9 +534,10 @@ struct FailedPools {
 /// launches if it removes nothing.
 fn failed_pools(plan: &Plan, receipt: Option<&Receipt>) -> FailedPools {
     let Some(receipt) = receipt else {
-        let removals: BTreeSet<PoolName> = reconcile::retired_rows(plan).map(gates::pool).collect();
+        let removals: BTreeSet<PoolName> =
+            reconcile::retired_rows(plan).map(ResourceChange::pool).collect();
         let launches = if removals.is_empty() {
-            reconcile::launched_rows(plan).map(gates::pool).collect()
+            reconcile::launched_rows(plan).map(ResourceChange::pool).collect()
         } else {
             BTreeSet::new()
         };
@@ -546,7 +548,7 @@ fn failed_pools(plan: &Plan, receipt: Option<&Receipt>) -> FailedPools {
         return failed;
     }
     let rows: BTreeMap<&Address, PoolName> =
-        plan.resource_changes.iter().map(|row| (&row.address, gates::pool(row))).collect();
+        plan.resource_changes.iter().map(|row| (&row.address, row.pool())).collect();
     for change in receipt.outcomes.iter().filter(|change| !change.outcome.is_settled()) {
         let Some(pool) = rows.get(&change.address).cloned() else { continue };
         match change.step {

@@ -20,7 +20,7 @@ use super::gates::{GateContext, approval_by_digest};
 use super::persisted_state::{
     ApprovalRecord, CLOCK_DIFFERENCE_MAX, LaunchRecord, PersistedState, READY_WITHIN,
 };
-use super::planning_snapshot::is_pending;
+use crate::apply::is_pending;
 use crate::model::ids::{Address, Digest, PoolName, workload_key};
 use crate::model::observed::{Node, Observed};
 use crate::model::saturating_time::later;

@@ -6,13 +6,10 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::interruption_message::InterruptionMessage;
-use super::nominations::{NominationAnswer, PodNomination};
-use super::opening::OpenedBatch;
 use super::operator_requests::AuthorizedRequest;
 use super::persisted_state::{PersistedState, VerifiedCommit};
-use crate::apply;
-use crate::apply::Receipt;
 use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
+use crate::apply::{self, NominationAnswer, OpenedBatch, PodNomination, Receipt};
 use crate::model::commit::CommitOrigin;
 use crate::model::desired::{ApplyConditions, ControllerSettings, PoolLimits, UnresolvedPolicy};
 use crate::model::ids::{Address, InstanceId, Namespace, NodeName, PoolName};

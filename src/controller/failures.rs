@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::event::{Event, TerminateOutcome};
-use super::nominations::NominationAnswer;
 use super::status::{ActionFailure, ControllerAction};
 use crate::apply::ports::PortError;
-use crate::apply::{self, Step};
+use crate::apply::{self, NominationAnswer, Step};
 use crate::model::ids::Uid;
 use crate::model::saturating_time::later;
 

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::planning_snapshot::is_pending;
+use crate::apply::is_pending;
 use crate::model::observed::Observed;
 use crate::plan::Plan;
 use crate::plan::wire::{Decider, workload_key};

@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
-use super::gates::{GateContext, MASS_REMOVAL_BREAKER, approval_by_digest, change_groups, pool};
+use super::gates::{GateContext, MASS_REMOVAL_BREAKER, approval_by_digest, change_groups};
 use super::state::ControllerState;
 use crate::model::desired::{Mode, RateLimit};
 use crate::model::ids::PoolName;
 use crate::model::observed::Observed;
 use crate::model::plural::count;
 use crate::plan::Plan;
-use crate::plan::wire::{Reason, RetireReason};
+use crate::plan::wire::{Reason, ResourceChange, RetireReason};
 
 /// Plans that remove at most this many nodes are never a mass removal.
 const IGNORED_MAX: u32 = 3;
@@ -167,7 +167,9 @@ fn lost_pool(plan: &Plan, most: u32) -> Option<PoolName> {
         .map(|row| &row.address)
         .collect();
     let mut rows = plan.resource_changes.iter().filter(|row| lost.contains(&row.address));
-    (u32::try_from(lost.len()).unwrap_or(u32::MAX) > most).then(|| rows.next().map(pool)).flatten()
+    (u32::try_from(lost.len()).unwrap_or(u32::MAX) > most)
+        .then(|| rows.next().map(ResourceChange::pool))
+        .flatten()
 }
 
 /// Returns a description of the pods that are gone since the last ordinary plan, if neither a new

@@ -6,10 +6,10 @@ use jiff::Timestamp;
 
 use super::event::PlanScope;
 use super::planning::PlanningInput;
-use super::planning_snapshot;
 use super::reconcile::retired_rows;
 use super::state::ControllerState;
 use super::status::BlockedReason;
+use crate::apply::is_pending;
 use crate::model::ids::{Address, NodeName};
 use crate::plan::Plan;
 use crate::plan::wire::ResourceChange;
@@ -36,7 +36,7 @@ impl ControllerState {
         blocked: &[(Address, BlockedReason)],
         input: &PlanningInput,
     ) -> bool {
-        input.world.pods.iter().any(|pod| planning_snapshot::is_pending(pod))
+        input.world.pods.iter().any(|pod| is_pending(pod))
             || blocked.iter().any(|(_, reason)| {
                 *reason == BlockedReason::PodsMissing || unused_removals(reason, self.now).is_some()
             })

@@ -14,26 +14,20 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::counters::Counter;
 use super::event::Effect;
-use super::launches_ahead::LaunchesAhead;
-use super::nominations::{NominationAnswer, PodNomination};
-use super::planning_snapshot::{EC2_VISIBILITY_MAX, is_pending};
+use super::planning_snapshot::EC2_VISIBILITY_MAX;
 use super::state::ControllerState;
-use crate::apply::ports::PortError;
+use crate::apply::{
+    BatchPods, EARLY_NOMINATIONS_MAX, NominationAnswer, OpenedBatch, PlannedNodes, PodNomination,
+    WaitingNode, batch_pools, is_pending,
+};
 use crate::model::desired::ControllerSettings;
-use crate::model::ids::{InstanceId, NodeName, PoolName, Uid, WorkloadKind};
+use crate::model::ids::{InstanceId, PoolName, Uid};
 use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, PlannedPods, tag};
 use crate::model::requirement::key;
 use crate::model::saturating_time::later;
 use crate::plan::wire::workload_key;
 use crate::plan::{Plan, planned_pods_on};
 
-/// Longest time for which pending pods wait for further nodes of a batch, once one is Ready.
-const PODS_WAIT_MAX: SignedDuration = SignedDuration::from_secs(20);
-/// Longest time for which a Ready node waits for pods that a new commit adds. Delivery tools poll
-/// every few minutes.
-const NODE_WAIT_MAX: SignedDuration = SignedDuration::from_mins(5);
-/// Maximum number of pods that are nominated at once while a batch waits. The batch may become due.
-const NOMINATIONS_MAX: usize = 500;
 /// Time after which kube-scheduler has placed no further pod and will place none: it retries within
 /// ten seconds, and later pods come after every node that is opened.
 const QUIET_AFTER: SignedDuration = SignedDuration::from_secs(10);
@@ -41,15 +35,6 @@ const QUIET_AFTER: SignedDuration = SignedDuration::from_secs(10);
 const PLACES_PODS_MAX: SignedDuration = SignedDuration::from_mins(1);
 /// Interval between two attempts to open a node.
 const RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
-
-/// Result of an attempt to open a batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OpenedBatch {
-    /// Each nominated pod with its node and the answer.
-    pub nominations: Vec<NominationAnswer>,
-    /// Each node with the answer.
-    pub nodes: Vec<(Uid, NodeName, Result<(), PortError>)>,
-}
 
 /// Workloads whose pods kube-scheduler may still place on launched nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,25 +67,6 @@ pub(super) struct NodeOpening {
     is_nominating: bool,
     /// Time of the next attempt after a failure.
     retry_at: Option<Timestamp>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct WaitingNode {
-    /// First observation of the node as Ready.
-    ready_since: Timestamp,
-    /// First observation with pending pods for the batch of the node, without a gap since.
-    pods_since: Option<Timestamp>,
-    /// True if pods that a new commit adds are still to come.
-    awaits_commit: bool,
-}
-
-impl WaitingNode {
-    /// Returns the time at which the node opens, however many others are missing.
-    fn deadline(self) -> Timestamp {
-        let wait = if self.awaits_commit { NODE_WAIT_MAX } else { PODS_WAIT_MAX };
-        let of_node = later(self.ready_since, wait);
-        self.pods_since.map_or(of_node, |since| of_node.min(later(since, PODS_WAIT_MAX)))
-    }
 }
 
 impl NodeOpening {
@@ -149,17 +115,6 @@ impl NodeOpening {
             || opened.is_some_and(|at| now < later(*at, PLACES_PODS_MAX))
     }
 
-    /// Returns the waiting times of a closed Ready node of a batch with these pods.
-    fn waiting_node(&self, node: &Uid, pods: BatchPods, now: Timestamp) -> WaitingNode {
-        let before = self.waiting.get(node);
-        let pods_since = before.and_then(|before| before.pods_since).unwrap_or(now);
-        WaitingNode {
-            ready_since: before.map_or(now, |before| before.ready_since),
-            pods_since: pods.are_pending.then_some(pods_since),
-            awaits_commit: pods.are_added,
-        }
-    }
-
     /// Returns the time of the next deadline.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         if self.is_serial && !self.in_progress.is_empty() {
@@ -188,23 +143,6 @@ struct Batch<'w> {
 struct DueNodes {
     nominations: Vec<PodNomination>,
     nodes: Vec<Node>,
-}
-
-/// Planned nodes by workload, each with its number of pods.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct PlannedNodes {
-    pub(super) by_workload: BTreeMap<String, Vec<(NodeName, u32)>>,
-}
-
-/// Pods of the workloads that a plan places on a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct BatchPods {
-    /// True if some of them are pending.
-    are_pending: bool,
-    /// True if some of them do not exist yet.
-    are_missing: bool,
-    /// True if a new commit adds some of those that do not exist.
-    are_added: bool,
 }
 
 impl ControllerState {
@@ -245,7 +183,8 @@ impl ControllerState {
             let planned = self.planned_nodes(&latest, &batch.ready);
             let pods = match (&planned, plan.as_deref()) {
                 (Some(planned), Some(plan)) => {
-                    batch_pods(plan, &world, planned, &self.planning.launches_ahead)
+                    let ahead = &self.planning.launches_ahead;
+                    BatchPods::new(plan, &world, planned, |workload| ahead.has_added(workload))
                 }
                 // A later plan counts the nodes. Until then any pod may be for them.
                 (_, _) => BatchPods {
@@ -256,7 +195,8 @@ impl ControllerState {
             };
             let mut is_due = is_settled && !batch.is_booting && !pods.are_missing;
             for node in &batch.ready {
-                let waiting = self.opening.waiting_node(&node.uid, pods, now);
+                let before = self.opening.waiting.get(&node.uid).copied();
+                let waiting = WaitingNode::observed(before, pods, now);
                 is_due |= waiting.deadline() <= now;
                 still_waiting.insert(node.uid.clone(), waiting);
             }
@@ -321,7 +261,7 @@ impl ControllerState {
         if nominations.is_empty() || self.opening.is_nominating {
             return;
         }
-        nominations.truncate(NOMINATIONS_MAX);
+        nominations.truncate(EARLY_NOMINATIONS_MAX);
         self.opening.is_nominating = true;
         effects.push(Effect::NominatePods { nominations });
     }
@@ -361,12 +301,7 @@ impl ControllerState {
     fn planned_nodes(&self, latest: &PlannedPods, nodes: &[&Node]) -> Option<PlannedNodes> {
         let mut planned = PlannedNodes::default();
         for node in nodes {
-            for (workload, pods) in self.planned_pods_of(node, latest)? {
-                if *pods > 0 {
-                    let nodes = planned.by_workload.entry(workload.clone()).or_default();
-                    nodes.push((node.name.clone(), *pods));
-                }
-            }
+            planned.add(&node.name, self.planned_pods_of(node, latest)?);
         }
         Some(planned)
     }
@@ -388,9 +323,11 @@ impl ControllerState {
         closed: &[&'w Node],
         plan: Option<&Plan>,
     ) -> Vec<Batch<'w>> {
-        let mut by_pool: BTreeMap<PoolName, Batch<'w>> = BTreeMap::new();
+        let first_pools = plan.map(batch_pools).unwrap_or_default();
+        let mut batches: BTreeMap<PoolName, Batch<'w>> = BTreeMap::new();
         let mut batch_of = |pool: PoolName, node: Option<&'w Node>| {
-            let batch = by_pool.entry(pool).or_default();
+            let pool = first_pools.get(&pool).cloned().unwrap_or(pool);
+            let batch = batches.entry(pool).or_default();
             match node {
                 Some(node) if node.ready => batch.ready.push(node),
                 _ => batch.is_booting = true,
@@ -410,7 +347,7 @@ impl ControllerState {
         for instance in world.instances.values().filter(is_booting) {
             batch_of(pool_tag(instance), None);
         }
-        merge_pools(by_pool, plan.map(shared_pools).unwrap_or_default())
+        batches.into_values().collect()
     }
 
     pub(super) fn on_nodes_opened(&mut self, batch: OpenedBatch) {
@@ -448,73 +385,6 @@ fn pool_of(node: &Node, world: &Observed) -> PoolName {
 
 fn pool_tag(instance: &Instance) -> PoolName {
     instance.tags.get(tag::POOL).map_or("", String::as_str).into()
-}
-
-/// Returns the sets of pools that share a workload.
-fn shared_pools(plan: &Plan) -> Vec<BTreeSet<PoolName>> {
-    let rows = plan.resource_changes.iter();
-    let pools: BTreeMap<_, PoolName> =
-        rows.map(|row| (&row.address, super::gates::pool(row))).collect();
-    let mut by_workload: BTreeMap<String, BTreeSet<PoolName>> = BTreeMap::new();
-    for row in &plan.capacity.placements {
-        let pool = pools.get(&row.address).cloned();
-        by_workload.entry(workload_key(&row.workload)).or_default().extend(pool);
-    }
-    by_workload.into_values().filter(|pools| pools.len() > 1).collect()
-}
-
-/// Merges the batches of pools that share a workload, directly or through other pools.
-fn merge_pools<'w>(
-    by_pool: BTreeMap<PoolName, Batch<'w>>,
-    shared: Vec<BTreeSet<PoolName>>,
-) -> Vec<Batch<'w>> {
-    let mut sets: Vec<(BTreeSet<PoolName>, Batch<'w>)> =
-        by_pool.into_iter().map(|(pool, batch)| ([pool].into(), batch)).collect();
-    for pools in shared {
-        let (joined, apart): (Vec<_>, Vec<_>) =
-            sets.into_iter().partition(|(of, _)| !of.is_disjoint(&pools));
-        sets = apart;
-        let merged = joined.into_iter().reduce(|(mut of, mut batch), (other, more)| {
-            of.extend(other);
-            batch.ready.extend(more.ready);
-            batch.joining.extend(more.joining);
-            batch.is_booting |= more.is_booting;
-            (of, batch)
-        });
-        sets.extend(merged);
-    }
-    sets.into_iter().map(|(_, batch)| batch).collect()
-}
-
-/// Returns the state of the pods that a plan places on the nodes of a batch.
-fn batch_pods(
-    plan: &Plan,
-    world: &Observed,
-    planned: &PlannedNodes,
-    ahead: &LaunchesAhead,
-) -> BatchPods {
-    let mut active: BTreeMap<String, u32> = BTreeMap::new();
-    let mut are_pending = false;
-    for (workload, pods) in world.pod_runs() {
-        let key = workload_key(&workload);
-        if planned.by_workload.contains_key(&key) {
-            let pods = pods.iter().filter(|pod| pod.is_active());
-            are_pending |= pods.clone().any(|pod| pod.node.is_none());
-            *active.entry(key).or_insert(0) += u32::try_from(pods.count()).unwrap_or(u32::MAX);
-        }
-    }
-    // A capacity buffer has no pods.
-    let demand = plan.capacity.demand.iter();
-    let demand = demand.filter(|row| row.workload.kind != WorkloadKind::CapacityBuffer);
-    let missing = demand
-        .map(|row| (workload_key(&row.workload), row.counts.planned))
-        .filter(|(key, wanted)| {
-            planned.by_workload.contains_key(key) && active.get(key).copied().unwrap_or(0) < *wanted
-        })
-        .map(|(key, _)| key)
-        .collect::<BTreeSet<String>>();
-    let are_added = missing.iter().any(|workload| ahead.has_added(workload));
-    BatchPods { are_pending, are_missing: !missing.is_empty(), are_added }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::persisted_state::CLOCK_SKEW_MAX;
+use crate::apply::is_pending;
 use crate::model::ids::{InstanceId, NodeName, WorkloadKind};
 use crate::model::observed::{Exclusion, Instance, InstanceState, Observed, PlannedPods, Pod};
 use crate::model::saturating_time::later;
@@ -151,11 +152,6 @@ pub(super) fn forget_planned_pods(
 pub(super) fn pods_to_evict<'o>(observed: &'o Observed, node: &NodeName) -> Vec<&'o Pod> {
     let on = |pod: &&Pod| pod.node.as_ref() == Some(node) && pod.needs_eviction();
     observed.pods.iter().map(|pod| &**pod).filter(on).collect()
-}
-
-/// Returns true if the pod waits for a node.
-pub(super) fn is_pending(pod: &Pod) -> bool {
-    pod.is_active() && pod.node.is_none()
 }
 
 /// Returns true if a pod is newly pending. Pods of `DaemonSet`s come with nodes and do not count.

@@ -12,7 +12,6 @@ use super::failures::ActionFailures;
 use super::interruption::{Interruptions, StepScope};
 use super::leadership::Leadership;
 use super::node_health::NodeHealth;
-use super::nominations::Nominations;
 use super::observation::{BUSY_REFRESH, Observation};
 use super::opening::NodeOpening;
 use super::persisted_state::PersistedState;
@@ -22,6 +21,7 @@ use super::planning_snapshot::forget_planned_pods;
 use super::revisions::Revisions;
 use super::timing::Timing;
 use super::{inflight_launches, status_snapshot};
+use crate::apply::AcceptedNominations;
 use crate::apply::ports::PortError;
 use crate::model::desired::Mode;
 use crate::model::observed::{ClusterIdentity, Completeness, Observed};
@@ -58,7 +58,7 @@ pub struct ControllerState {
     pub(super) applies: Applies,
     pub(super) interruptions: Interruptions,
     pub(super) persistence: Persistence,
-    pub(super) nominations: Nominations,
+    pub(super) nominations: AcceptedNominations,
     pub(super) opening: NodeOpening,
     /// Actions that currently fail.
     pub(super) action_failures: ActionFailures,
@@ -125,7 +125,7 @@ impl ControllerState {
             applies: Applies::default(),
             interruptions: Interruptions::new(now),
             persistence: Persistence::new(now),
-            nominations: Nominations::default(),
+            nominations: AcceptedNominations::default(),
             opening: NodeOpening::default(),
             action_failures: ActionFailures::default(),
             counters: Counters::default(),

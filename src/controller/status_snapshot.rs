@@ -3,9 +3,9 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::interruption::Interruption;
-use super::planning_snapshot::is_pending;
 use super::state::ControllerState;
 use super::status::{InterruptionPhase, PublishedPlan, SourceState, Status, WorldStatus};
+use crate::apply::is_pending;
 use crate::model::observed::{Instance, Observed};
 
 impl ControllerState {

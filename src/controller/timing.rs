@@ -9,9 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::counters::Counter;
 use super::event::{PlanScope, Ticket};
-use super::planning_snapshot::is_pending;
 use super::reconcile;
 use super::state::ControllerState;
+use crate::apply::is_pending;
 use crate::apply::{Event, Step};
 use crate::model::ids::{InstanceId, Uid};
 use crate::model::observed::{InstanceState, Observed, Pod, tag};

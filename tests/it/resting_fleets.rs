@@ -61,6 +61,20 @@ fn first_plan_places_pods_that_one_order_leaves_over() {
     assert!(changes(&second).is_empty(), "{:?}", changes(&second));
 }
 
+/// An apply nominates the pods of a steered plan, so that they end up on its nodes.
+#[test]
+fn steered_plan_after_a_steered_apply_is_empty() {
+    let workspace = Workspace::empty();
+    copy_tree("left_over", &workspace);
+    let steered = ["apply", ".", "--steer", "--world", "sim:world", "--auto-approve"];
+    let applied = workspace.run(&steered);
+    assert_eq!(applied.code, Some(0), "{}{}", applied.out, applied.err);
+    let second =
+        workspace.run(&["plan", ".", "--steer", "--world", "sim:world", "--format", "json"]);
+    let second: Json = serde_json::from_str(&second.out).expect("a plan");
+    assert!(changes(&second).is_empty(), "{:?}", changes(&second).first());
+}
+
 /// The share is no reason to rest: the first plan holds what a later one would change.
 #[test]
 fn fleet_rests_without_a_minimum_share() {

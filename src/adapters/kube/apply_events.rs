@@ -97,6 +97,7 @@ impl<'p> ApplyEvents<'p> {
             | Step::Unreadable
             | Step::Waiting { .. }
             | Step::Blocked { .. }
+            | Step::Nominated { .. }
             | Step::NodeWriteFailed { .. }
             | Step::Terminating { .. }
             | Step::Finished { .. } => return None,

@@ -67,6 +67,7 @@ fn message(
         | Step::Uncordoned { .. } => (StreamLevel::Warn, StreamMessage::ApplyProgress { hook }),
         Step::InProgress { .. }
         | Step::Ready { .. }
+        | Step::Nominated { .. }
         | Step::Waiting { .. }
         | Step::Evicted { .. }
         | Step::Terminating { .. } => (StreamLevel::Info, StreamMessage::ApplyProgress { hook }),
@@ -113,6 +114,7 @@ fn half(step: &Step) -> Option<&'static str> {
         | Step::Wave { .. }
         | Step::Retrying { .. }
         | Step::Unreadable
+        | Step::Nominated { .. }
         | Step::NodeWriteFailed { .. }
         | Step::InProgress { .. } => None,
     }

@@ -1,10 +1,10 @@
 //! Replanning before an apply.
 
 use super::*;
+use crate::apply::PodNomination;
 use crate::apply::Replan as _;
 use crate::apply::ports::PortError;
 use crate::catalog::Catalog;
-use crate::controller::nominations::PodNomination;
 use crate::controller::{PersistedState, Signal};
 use crate::model::ids::NodeName;
 use crate::model::observed::{Instance, InstanceState, Node, Pod};

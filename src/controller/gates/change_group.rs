@@ -27,18 +27,11 @@ impl ChangeGroup<'_> {
     }
 
     pub(super) fn pools(&self) -> impl Iterator<Item = PoolName> {
-        let mut pools: Vec<PoolName> = self.rows.iter().map(|row| pool(row)).collect();
+        let mut pools: Vec<PoolName> = self.rows.iter().map(|row| row.pool()).collect();
         pools.sort();
         pools.dedup();
         pools.into_iter()
     }
-}
-
-/// Returns the pool of a row, or the row's name if it has no pool.
-pub(in super::super) fn pool(row: &ResourceChange) -> PoolName {
-    let side = row.change.after.as_ref().or(row.change.before.as_ref());
-    let pool = side.and_then(|side| side.pool.clone());
-    pool.unwrap_or_else(|| PoolName::from(row.name.as_str()))
 }
 
 pub(in super::super) fn change_groups(plan: &Plan) -> Vec<ChangeGroup<'_>> {

@@ -7,7 +7,7 @@ use crate::testing::world::pod;
 
 #[test]
 fn bound_pods_count_as_honored_and_others_as_dropped_once() {
-    let (mut nominations, mut counters) = (Nominations::default(), Counters::default());
+    let (mut nominations, mut counters) = (AcceptedNominations::default(), Counters::default());
     let refused = PortError {
         verb: "nominate pod".to_owned(),
         reason: "the pod has changed".to_owned(),

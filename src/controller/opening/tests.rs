@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::apply::ports::CallEffect;
+use crate::apply::ports::{CallEffect, PortError};
 use crate::controller::planning::CurrentPlan;
 use crate::controller::{Event, Mode, Signal};
 use crate::demand::Decider;
-use crate::model::ids::WorkloadId;
+use crate::model::ids::{NodeName, WorkloadId, WorkloadKind};
 use crate::model::observed::{Completeness, Pod};
 use crate::model::pod::{PodTemplate, Taint};
 use crate::plan::wire::{ExplainRow, PlacementRow};

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{LaunchRecord, MOVES_MAX, PersistedState, READY_WITHIN};
-use crate::controller::planning_snapshot::is_pending;
+use crate::apply::is_pending;
 use crate::controller::reconcile::{instance_of, launched_rows};
 use crate::controller::status::Breaker;
 use crate::model::ids::{Address, InstanceId, PoolName, WorkloadId, workload_key};

@@ -41,6 +41,16 @@ pub struct ResourceChange {
     pub action_reason: Option<String>,
 }
 
+impl ResourceChange {
+    /// Returns the pool of the row, or its name if it has no pool.
+    #[must_use]
+    pub fn pool(&self) -> PoolName {
+        let side = self.change.after.as_ref().or(self.change.before.as_ref());
+        let pool = side.and_then(|side| side.pool.clone());
+        pool.unwrap_or_else(|| PoolName::from(self.name.as_str()))
+    }
+}
+
 /// Resource types.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use fleetwright::controller::{AuthorizedRequest, PodNomination, Suspension};
+use fleetwright::apply::PodNomination;
+use fleetwright::controller::{AuthorizedRequest, Suspension};
 use fleetwright::model::desired::{AppliedBy, ApprovalRule, Mode, Window};
 use fleetwright::model::observed::Node;
 use fleetwright::model::pod::Taint;

@@ -1,0 +1,207 @@
+//! Nominations: the pending pods of closed nodes, each with its planned node, written before the
+//! nodes open.
+//!
+//! Invariants: an opening never depends on a nomination. Left alone are pods of other schedulers,
+//! gated pods, and pods that preemption nominated to another node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+
+use super::concurrent::run_concurrently;
+use super::ports::{CallEffect, Clock, Cluster, PortError};
+use crate::model::ids::{NodeName, Uid};
+use crate::model::observed::{Node, Observed, Pod};
+use crate::model::saturating_time::later;
+use crate::plan::wire::workload_key;
+
+/// Scheduler that honors nominations.
+const DEFAULT_SCHEDULER: &str = "default-scheduler";
+/// Rounds of nominations just before nodes open.
+const ROUNDS: u32 = 2;
+/// Maximum number of pods that are nominated at once while a batch waits. The batch may become due.
+pub(crate) const EARLY_NOMINATIONS_MAX: usize = 500;
+/// Time after which no further nomination is sent.
+const NOMINATIONS_WITHIN: SignedDuration = SignedDuration::from_secs(15);
+/// Maximum number of concurrent requests. The API server queues more than about as many requests of
+/// one client.
+const CONCURRENT_REQUESTS_MAX: usize = 64;
+
+/// A pending pod, and the node that kube-scheduler is to try first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodNomination {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// The node.
+    pub node: NodeName,
+}
+
+/// A pod, its nominated node, and the answer to the nomination.
+pub type NominationAnswer = (Uid, NodeName, Result<(), PortError>);
+
+/// Result of an attempt to open nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenedBatch {
+    /// Each nominated pod with its node and the answer.
+    pub nominations: Vec<NominationAnswer>,
+    /// Each node with the answer.
+    pub nodes: Vec<(Uid, NodeName, Result<(), PortError>)>,
+}
+
+/// Planned nodes by workload, each with its number of pods.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct PlannedNodes {
+    pub(crate) by_workload: BTreeMap<String, Vec<(NodeName, u32)>>,
+}
+
+impl PlannedNodes {
+    /// Adds a node with its planned pods.
+    pub(crate) fn add(&mut self, node: &NodeName, planned: &BTreeMap<String, u32>) {
+        for (workload, pods) in planned.iter().filter(|(_, pods)| **pods > 0) {
+            let nodes = self.by_workload.entry(workload.clone()).or_default();
+            nodes.push((node.clone(), *pods));
+        }
+    }
+}
+
+/// Accepted nominations of pods that are not bound yet, by pod.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AcceptedNominations(pub(crate) BTreeMap<Uid, NodeName>);
+
+impl AcceptedNominations {
+    /// Returns those that were not accepted before. kube-scheduler may clear a nomination to a node
+    /// that is closed, again and again.
+    pub(crate) fn untried(&self, mut nominations: Vec<PodNomination>) -> Vec<PodNomination> {
+        nominations.retain(|n| self.0.get(&n.pod.uid) != Some(&n.node));
+        nominations
+    }
+
+    /// Returns the nominations that the observed pods do not have.
+    pub(crate) fn missing(&self, world: &Observed, planned: PlannedNodes) -> Vec<PodNomination> {
+        let mut nominations = assigned_pods(world, planned, &self.0);
+        nominations.retain(|n| n.pod.nominated.as_ref() != Some(&n.node));
+        nominations
+    }
+}
+
+/// Returns the pending pods of planned nodes, each with its node. Pods keep the nodes to which they
+/// are or were nominated.
+fn assigned_pods(
+    world: &Observed,
+    planned: PlannedNodes,
+    accepted: &BTreeMap<Uid, NodeName>,
+) -> Vec<PodNomination> {
+    let closed: BTreeSet<NodeName> =
+        planned.by_workload.values().flatten().map(|(node, _)| node.clone()).collect();
+    let mut free = planned.by_workload;
+    let is_ours = |pod: &Pod| {
+        let elsewhere = pod.nominated.as_ref().is_some_and(|node| !closed.contains(node));
+        is_pending(pod) && !elsewhere && accepts_nomination(world, pod)
+    };
+    let pods = world.pods.iter().filter(|pod| is_ours(pod));
+    let mut assigned = Vec::new();
+    let mut others = Vec::new();
+    for pod in pods {
+        let earlier = pod.nominated.as_ref().or_else(|| accepted.get(&pod.uid));
+        let nodes = free.get_mut(&workload_key(&pod.workload()));
+        let kept =
+            nodes.into_iter().flatten().find(|(node, left)| earlier == Some(node) && *left > 0);
+        if let Some((node, left)) = kept {
+            *left -= 1;
+            assigned.push(PodNomination { pod: Arc::clone(pod), node: node.clone() });
+        } else {
+            others.push(pod);
+        }
+    }
+    for pod in others {
+        let Some(nodes) = free.get_mut(&workload_key(&pod.workload())) else { continue };
+        while nodes.last().is_some_and(|(_, left)| *left == 0) {
+            nodes.pop();
+        }
+        let Some((node, left)) = nodes.last_mut() else { continue };
+        *left -= 1;
+        assigned.push(PodNomination { pod: Arc::clone(pod), node: node.clone() });
+    }
+    assigned
+}
+
+/// Returns true if the pod waits for a node.
+pub(crate) fn is_pending(pod: &Pod) -> bool {
+    pod.is_active() && pod.node.is_none()
+}
+
+/// Returns true if kube-scheduler decides about the pod now.
+fn accepts_nomination(world: &Observed, pod: &Pod) -> bool {
+    let spec = world.templates.get(&pod.template).map(|template| &template.spec);
+    spec.is_none_or(|spec| {
+        let scheduler = spec.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER);
+        scheduler == DEFAULT_SCHEDULER && spec.scheduling_gates.is_empty()
+    })
+}
+
+/// Nominates pods, and then opens the nodes.
+///
+/// kube-scheduler may clear a nomination to a node that is still closed, so each pod is nominated a
+/// second time. A repeated nomination changes nothing.
+pub(crate) async fn nominate_and_open<K: Cluster, T: Clock>(
+    cluster: &K,
+    clock: &T,
+    nominations: Vec<PodNomination>,
+    nodes: Vec<Node>,
+) -> OpenedBatch {
+    let nominations = nominate_in_rounds(cluster, clock, nominations, ROUNDS).await;
+    let opened = nodes
+        .iter()
+        .map(|node| -> Pin<Box<dyn Future<Output = _>>> { Box::pin(cluster.open(node)) });
+    let opened = run_concurrently(opened, CONCURRENT_REQUESTS_MAX).await;
+    let nodes = nodes.into_iter().zip(opened).map(|(node, answer)| (node.uid, node.name, answer));
+    OpenedBatch { nominations, nodes: nodes.collect() }
+}
+
+/// Nominates pods to nodes that do not open yet.
+pub(crate) async fn nominate<K: Cluster, T: Clock>(
+    cluster: &K,
+    clock: &T,
+    nominations: Vec<PodNomination>,
+) -> Vec<NominationAnswer> {
+    nominate_in_rounds(cluster, clock, nominations, 1).await
+}
+
+/// Sends each nomination in every round. Returns for each pod the first answer that accepts it.
+async fn nominate_in_rounds<K: Cluster, T: Clock>(
+    cluster: &K,
+    clock: &T,
+    nominations: Vec<PodNomination>,
+    rounds: u32,
+) -> Vec<NominationAnswer> {
+    let until = later(clock.now(), NOMINATIONS_WITHIN);
+    let mut answers: Vec<Result<(), PortError>> =
+        nominations.iter().map(|_| Err(too_late())).collect();
+    for _ in 0..rounds {
+        let requests = nominations.iter().map(|nomination| -> Pin<Box<dyn Future<Output = _>>> {
+            Box::pin(async {
+                if clock.now() > until {
+                    return Err(too_late());
+                }
+                cluster.nominate(&nomination.pod, &nomination.node).await
+            })
+        });
+        let round = run_concurrently(requests, CONCURRENT_REQUESTS_MAX).await;
+        answers = answers.into_iter().zip(round).map(|(before, now)| before.or(now)).collect();
+    }
+    nominations
+        .into_iter()
+        .zip(answers)
+        .map(|(n, answer)| (n.pod.uid.clone(), n.node, answer))
+        .collect()
+}
+
+fn too_late() -> PortError {
+    PortError {
+        verb: "nominate pod".to_owned(),
+        reason: format!("not sent within {} s", NOMINATIONS_WITHIN.as_secs()),
+        effect: CallEffect::NotApplied,
+    }
+}
