@@ -58,7 +58,7 @@ impl GroupPriorities {
             let name = format!("ConfigMap {namespace}/{CONFIG_MAP}");
             return match live {
                 Some(_) => Self::Absent,
-                None => Self::Unknown(format!("{name} was not read")),
+                None => Self::Unknown(format!("{name} is not known")),
             };
         };
         found.compile().unwrap_or_else(|why| {

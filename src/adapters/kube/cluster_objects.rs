@@ -81,6 +81,9 @@ pub(super) const RESOURCES: [ApiResource; 17] = [
     NODES,
 ];
 
+const PRIORITIES_DENIED: &str = "cannot list the priorities of Cluster Autoscaler, so its expander \
+     is not predicted; apply deploy/kubernetes/rbac.yaml";
+
 /// Annotation of a claim that is bound on both sides.
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 
@@ -116,9 +119,7 @@ impl Kubernetes {
         let mut others = Vec::new();
         for resource in RESOURCES.into_iter().filter(|resource| resource.path != PODS.path) {
             let (cache, version) = self.list_objects(resource, &mut share).await?;
-            if version.is_some() {
-                others.push((resource.path, cache));
-            }
+            others.extend(version.map(|_| (resource.path, cache)));
         }
         let others = others.iter().map(|(path, cache)| (*path, cache)).collect();
         Ok(assemble(&mut pods, &others))
@@ -188,11 +189,8 @@ impl Kubernetes {
             Ok(version) => Ok((read.into_iter().collect(), Some(version))),
             Err(Error::Api(status)) if is_left_out(resource, status.code) => {
                 if status.code == 403 {
-                    tracing::warn!(
-                        reason = status.message,
-                        "cannot list the priorities of Cluster Autoscaler, so its expander is not \
-                         predicted; apply deploy/kubernetes/rbac.yaml"
-                    );
+                    let reason = &status.message;
+                    tracing::warn!(reason, "{PRIORITIES_DENIED}");
                 }
                 Ok((ObjectCache::new(), None))
             }
@@ -201,8 +199,7 @@ impl Kubernetes {
     }
 }
 
-/// Combines the cached pods and the caches of other [`RESOURCES`], by path. A resource type without a
-/// cache was left out.
+/// Combines the cached pods and the caches of other [`RESOURCES`], by path, without those left out.
 pub(super) fn assemble(
     pods: &mut ObjectCache,
     others: &BTreeMap<&str, &ObjectCache>,
