@@ -18,7 +18,7 @@
 //! | [`policy`] | findings of Rego policies over a plan | anything but plans and the nouns |
 //! | [`apply`] | the ports (traits), observation, and the executor of an approved plan | adapters, the solver |
 //! | [`render`] | views of a plan: text, Markdown, HTML, streams, pull requests | adapters |
-//! | [`telemetry`] | logs, traces, histograms | anything but `render` |
+//! | [`telemetry`] | logs, traces, histograms | anything but `render` and the nouns |
 //! | [`adapters`] | AWS, Kubernetes, Git, GitHub, renderers: SDK types stop here | the controller, the CLI |
 //! | [`simulator`] | an embedded EC2 and Kubernetes behind the same ports, and over HTTP | the controller, the CLI |
 //! | [`controller`] | the reconcile loop: a pure step, its executor, its status | the server, the CLI |

@@ -37,6 +37,7 @@ mod resolution_cache;
 mod service_quotas;
 mod sqs;
 mod user_data;
+mod zone_check;
 
 pub use client::Aws;
 pub use cluster_bootstrap::ClusterBootstrap;

@@ -96,7 +96,10 @@ async fn apply_under_lock(
 ) -> Result<Receipt, CliError> {
     check_plan(plan, settings, SystemClock.now()).map_err(apply_error)?;
     let LiveCluster { kubernetes, aws, .. } = live;
-    let joining = aws.cluster_bootstrap().await.map_err(account_error)?;
+    let joining = aws
+        .cluster_bootstrap()
+        .await
+        .map_err(|error| account_error(error, &repository.fleet.region))?;
     // Launched instances join this cluster, so the kubeconfig must name the same one.
     let expected = expected_cluster(repository, &joining.endpoint.url);
     expected

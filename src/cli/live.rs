@@ -12,13 +12,13 @@ use crate::adapters::kube::{
     ConnectError, ExpectedCluster, Kubernetes, LEASE_NAME, LEASE_NAMESPACE,
 };
 use crate::adapters::system_clock::SystemClock;
-use crate::apply::ports::{Clock as _, Cluster as _, Prerequisite};
+use crate::apply::ports::{Clock as _, Cluster as _, Prerequisite, PrerequisiteState};
 use crate::controller::runtime::live_cluster::LiveCluster;
 use crate::model::competing_autoscaler::{
     CompetingAutoscaler, detect_autoscalers, partition_by_namespace,
 };
 use crate::model::desired::Desired;
-use crate::model::ids::Namespace;
+use crate::model::ids::{Namespace, Region};
 use crate::model::market::Market;
 use crate::model::observed::{ClusterIdentity, Observed};
 
@@ -52,7 +52,7 @@ async fn identify(
     let uid = kubernetes.cluster_uid().await.map_err(cluster_error)?;
     let fleet = &repository.fleet;
     let aws = aws.with_reservations(repository.desired.uses_reservations());
-    let account = aws.account_id().await.map_err(account_error)?;
+    let account = aws.account_id().await.map_err(|error| account_error(error, &fleet.region))?;
     let identity = ClusterIdentity { account, uid: uid.to_string(), ..fleet.identity() };
     Ok(LiveCluster { kubernetes, aws, identity })
 }
@@ -135,20 +135,20 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Prerequisite>, Cl
     block_on(async {
         let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
         let queue = fleet.controller.queue.as_deref();
-        let found = aws.preflight(&repository.desired, queue).await;
+        let found = aws.preflight(&repository.desired, &fleet.zones, queue).await;
         let Preflight { mut prerequisites, node_roles, endpoint } = found;
         if endpoint.is_some() {
             prerequisites.push(market_prerequisite(&aws, repository).await);
         }
+        let kubeconfig = format!(
+            "run `aws eks update-kubeconfig --name {} --region {}`",
+            fleet.cluster, fleet.region
+        );
         let kubernetes = match Kubernetes::connect().await {
             Ok(kubernetes) => kubernetes,
             Err(error) => {
-                let remedy = "run `aws eks update-kubeconfig --name CLUSTER`";
-                prerequisites.push(Prerequisite::from_result(
-                    "kubeconfig",
-                    Err(error.to_string()),
-                    remedy,
-                ));
+                let why = Err(error.to_string());
+                prerequisites.push(Prerequisite::from_result("kubeconfig", why, &kubeconfig));
                 return Ok(prerequisites);
             }
         };
@@ -156,7 +156,14 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Prerequisite>, Cl
             .map(|url| expected_cluster(repository, &url).prerequisite(kubernetes.server()));
         prerequisites.extend(server);
         let nominates = fleet.controller.requested_nominations();
-        prerequisites.extend(kubernetes.preflight(|| SystemClock.now(), nominates).await);
+        let found = kubernetes.preflight(|| SystemClock.now(), nominates, &kubeconfig).await;
+        let is_skipped =
+            |one: &Prerequisite| matches!(one.state, PrerequisiteState::Unknown { .. });
+        let is_reached = !found.iter().any(is_skipped);
+        prerequisites.extend(found);
+        if !is_reached {
+            return Ok(prerequisites);
+        }
         let homes = repository.desired.autoscaler_namespaces.as_ref();
         prerequisites.push(autoscaler_prerequisite(&kubernetes, homes).await);
         for NodeRole { arn, has_entry } in node_roles {
@@ -255,8 +262,7 @@ pub(super) fn cluster_error(error: ConnectError) -> CliError {
     CliError::new(error).context("cannot use the cluster".to_owned()).hint(hint)
 }
 
-pub(super) fn account_error(error: AwsError) -> CliError {
-    CliError::new(error)
-        .context("cannot use the AWS account".to_owned())
-        .hint("try `aws sts get-caller-identity` with the same environment")
+pub(super) fn account_error(error: AwsError, region: &Region) -> CliError {
+    let remedy = error.remedy(region);
+    CliError::new(error).context("cannot use the AWS account".to_owned()).hint(remedy)
 }

@@ -41,7 +41,11 @@ pub(super) fn run(
     console.report(&format!("downloading the price list of {region}, some hundred MB"));
     let version = old.as_ref().map(|old| old.version.as_str());
     let listed = SourceDownloader::new(&fleet.delivery).list_prices(region, version);
-    let listed = listed.map_err(CliError::text)?;
+    let listed = listed.map_err(|why| {
+        CliError::text(why)
+            .hint("check that pricing.us-east-1.amazonaws.com is reachable, or map it to a mirror (spec.delivery.mirrors)")
+            .hint(format!("or run the command where it is reachable, and commit {PRICE_FILE}; without it, plans use the prices of this version"))
+    })?;
     let (count, published) = (listed.hourly.len(), listed.published);
     let summary = format!("{count} instance types of {region}, published {published}");
     let Some(old) = old else {

@@ -25,8 +25,8 @@ pub use external_source::{
 };
 pub use hook::{Hook, HookPhase};
 pub use instance_settings::{
-    BlockDevice, Ec2Selector, Identity, ImageTerm, InstanceSettings, MetadataOptions, UserData,
-    describe_selectors,
+    BlockDevice, ConnectionTracking, Ec2Selector, Identity, ImageTerm, InstanceSettings,
+    MetadataOptions, UserData, describe_selectors,
 };
 pub use learned_nodes::{FORMAT as LEARNED_FORMAT, LEARNED_FILE, LearnedNode, LearnedNodes};
 pub use node_group::{DISCOVERY_PREFIX, DISCOVERY_TAG, ExternalGroup, GroupKind, NodeGroup};

@@ -85,6 +85,21 @@ fn bounds(declared: &NodeGroup, observed: &Observed) -> (u32, u32) {
     (least, most)
 }
 
+/// Size of a group.
+pub(super) struct GroupSize {
+    /// Members that run or are starting.
+    pub(super) members: u32,
+    /// Maximum number of members.
+    pub(super) most: u32,
+}
+
+/// Returns the size of a group.
+pub(super) fn group_size(declared: &NodeGroup, observed: &Observed) -> GroupSize {
+    let live = live_group(declared, observed);
+    let members = live.map_or(0, |live| member_count(observed, &live.name));
+    GroupSize { members, most: bounds(declared, observed).1 }
+}
+
 /// Returns the limits of each pool. The node limit of a group is its maximum size.
 pub(super) fn pool_limits(
     desired: &Desired,

@@ -2,6 +2,7 @@
 //! help.
 
 mod pod_rules;
+mod pool_candidate;
 mod pool_occupants;
 mod pool_refusals;
 mod suggested_change;

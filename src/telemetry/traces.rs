@@ -21,6 +21,7 @@ use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
 use super::json_lines::Fields;
+use crate::model::printable_url::printable_url;
 
 /// Maximum number of queued spans, and maximum number of spans per request.
 const QUEUE_MAX: usize = 4_096;
@@ -183,7 +184,14 @@ fn export_spans(
             let sent = collector.send(&agent, &batch);
             let lost = dropped.swap(0, Ordering::Relaxed);
             if let (Err(error), false) = (&sent, failing) {
-                tracing::warn!(%error, url = collector.url, "traces cannot be sent; they are lost");
+                let url = printable_url(&collector.url);
+                // The message would have the whole URL.
+                let reason = if matches!(error, ureq::Error::BadUri(_)) {
+                    "the URL is malformed".to_owned()
+                } else {
+                    error.to_string()
+                };
+                tracing::warn!(reason, url, "traces cannot be sent; they are lost");
             }
             if lost > 0 {
                 tracing::warn!(lost, "spans were dropped: the collector is too slow for them");

@@ -18,7 +18,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("policy", &["model", "plan"]),
     ("apply", &["catalog", "demand", "model", "plan"]),
     ("render", &["apply", "catalog", "model", "plan", "policy"]),
-    ("telemetry", &["render"]),
+    ("telemetry", &["model", "render"]),
     ("adapters", &["apply", "catalog", "demand", "manifest", "model", "telemetry"]),
     ("simulator", &["adapters", "apply", "catalog", "demand", "manifest", "model", "scheduler"]),
     (

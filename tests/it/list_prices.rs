@@ -385,6 +385,7 @@ fn list_that_is_not_whole_or_not_of_aws_changes_nothing() {
         let ran = mirror.run(&["catalog", "prices", "tree"]);
         assert_eq!(ran.code, Some(1), "{expected}: {}{}", ran.out, ran.err);
         assert!(ran.err.contains(expected), "{expected}: {}", ran.err);
+        assert!(ran.err.contains("map it to a mirror (spec.delivery.mirrors)"), "{}", ran.err);
         assert_eq!(mirror.workspace.read(FILE), saved, "{expected}");
         mirror.requests().len()
     };

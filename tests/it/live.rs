@@ -7,6 +7,8 @@
 #[cfg(feature = "aws")]
 mod account;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod adoption;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod api_faults;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod apply_faults;
@@ -60,6 +62,8 @@ mod sqs_queue;
 mod standing_fleet;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod watches;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod zones;
 
 /// Prints a measurement to stderr.
 #[cfg(feature = "cluster")]

@@ -105,3 +105,18 @@ fn collector_receives_linked_controller_spans() {
             .all(|line| line["change"].is_string() && line["instance"].is_string())
     );
 }
+
+#[test]
+fn log_of_an_unreachable_collector_has_no_credentials() {
+    for endpoint in ["http://user:PASSWORD@127.0.0.1:9/in?token=TOKEN", "http://user:PASSWORD@[::1"]
+    {
+        let mut workspace = Workspace::example("quickstart");
+        let name = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT".to_owned();
+        workspace.variables.insert(name, endpoint.to_owned());
+        let result = workspace.run(&["run", "--once", "--log-format", "json"]);
+        assert!(result.err.contains("traces cannot be sent"), "{}", result.err);
+        for secret in ["PASSWORD", "TOKEN"] {
+            assert!(!result.err.contains(secret), "{}", result.err);
+        }
+    }
+}

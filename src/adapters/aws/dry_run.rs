@@ -19,7 +19,7 @@ use aws_sdk_ec2::types::{
 use super::client::Aws;
 use super::errors::{AwsError, port_error};
 use super::launch::launch_tags;
-use super::launch_template::block_devices;
+use super::launch_template::{block_devices, connection_tracking};
 use super::rate_limiter::ApiBucket;
 use crate::model::desired::{BlockDevice, MetadataOptions, NodeClass};
 use crate::model::ids::PoolName;
@@ -82,14 +82,15 @@ impl DryRunLaunch<'_> {
             .min_count(1)
             .max_count(1);
         let groups = Some(self.groups.to_vec());
-        match settings.public_address {
-            None => call.subnet_id(self.subnet).set_security_group_ids(groups),
-            // The public address belongs to an interface. Subnet and groups then belong to it as
-            // well.
-            Some(public) => call.network_interfaces(
+        match (settings.public_address, connection_tracking(settings)) {
+            (None, None) => call.subnet_id(self.subnet).set_security_group_ids(groups),
+            // The public address and the timeouts belong to an interface. Subnet and groups then
+            // belong to it as well.
+            (public, tracking) => call.network_interfaces(
                 InstanceNetworkInterfaceSpecification::builder()
                     .device_index(0)
-                    .associate_public_ip_address(public)
+                    .set_associate_public_ip_address(public)
+                    .set_connection_tracking_specification(tracking)
                     .subnet_id(self.subnet)
                     .set_groups(groups)
                     .build(),

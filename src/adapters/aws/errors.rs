@@ -4,6 +4,8 @@ use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 use thiserror::Error as ThisError;
 
 use crate::apply::ports::{CallEffect, PortError, with_causes};
+use crate::catalog::Catalog;
+use crate::model::ids::Region;
 
 /// Text of the SDK error for missing credentials.
 const NO_CREDENTIALS: &str = "no credentials found in chain";
@@ -55,6 +57,50 @@ pub enum AwsError {
     Missing(String),
 }
 
+/// Error codes for credentials that are no longer valid.
+const EXPIRED_CODES: [&str; 3] = ["ExpiredToken", "ExpiredTokenException", "RequestExpired"];
+
+/// Error codes for credentials that a region does not know.
+const UNKNOWN_KEY_CODES: [&str; 4] =
+    ["AuthFailure", "InvalidClientTokenId", "OptInRequired", "UnrecognizedClientException"];
+
+const UNREACHABLE: &str = "AWS cannot be reached";
+
+impl AwsError {
+    /// Returns what to do if the account or the EKS cluster cannot be used in `region`.
+    #[must_use]
+    pub fn remedy(&self, region: &Region) -> String {
+        let reason = self.to_string();
+        let has_code =
+            |codes: &[&str]| codes.iter().any(|code| reason.ends_with(&format!("({code})")));
+        if has_code(&EXPIRED_CODES) {
+            return "the credentials have expired: run `aws sso login`, or set new ones".to_owned();
+        }
+        if has_code(&UNKNOWN_KEY_CODES) {
+            return format!(
+                "set valid credentials; if they work in another region, correct \
+                 spec.cluster.region, or enable {region} for the account: `aws account \
+                 enable-region --region-name {region}`"
+            );
+        }
+        if has_code(&["ResourceNotFoundException"]) {
+            return format!(
+                "check spec.cluster.name and spec.cluster.region; `aws eks list-clusters --region \
+                 {region}` lists the clusters of this region"
+            );
+        }
+        if reason.contains(UNREACHABLE) {
+            let unknown = Catalog::load(region, &[]).err().and_then(|error| error.hint());
+            return match unknown {
+                Some(hint) => format!("correct spec.cluster.region `{region}`: {hint}"),
+                None => format!("check the network, the proxy, and spec.cluster.region `{region}`"),
+            };
+        }
+        "set credentials as for the AWS CLI; test them with `aws sts get-caller-identity`"
+            .to_owned()
+    }
+}
+
 /// Returns a permanent error: a retry fails in the same way.
 pub(super) fn refused(verb: &str, reason: String) -> PortError {
     PortError { verb: verb.to_owned(), reason, effect: CallEffect::Refused }
@@ -94,7 +140,7 @@ where
             let why = with_causes(error);
             let why = match why.split_once(NO_CREDENTIALS) {
                 Some((_, tried)) => format!("no credentials were found{tried}"),
-                None => format!("AWS cannot be reached: {}", strip_request(&why)),
+                None => format!("{UNREACHABLE}: {}", strip_request(&why)),
             };
             (why, CallEffect::Unknown)
         }
@@ -135,5 +181,36 @@ mod tests {
             "dispatch failure: other: failed to apply endpoint `x`: endpoint must contain scheme"
         );
         assert_eq!(strip_request("timed out"), "timed out");
+    }
+
+    #[test]
+    fn unusable_account_has_a_remedy_for_its_cause() {
+        let remedy = |reason: &str, region: &str| {
+            AwsError::from(refused("get caller identity", reason.to_owned())).remedy(&region.into())
+        };
+        for (reason, region, expected) in [
+            ("it is expired (ExpiredToken)", "us-east-1", "the credentials have expired"),
+            (
+                "it is invalid (InvalidClientTokenId)",
+                "ap-east-1",
+                "enable-region --region-name ap-east-1",
+            ),
+            ("not subscribed (OptInRequired)", "ap-east-1", "enable ap-east-1 for the account"),
+            (
+                "No cluster (ResourceNotFoundException)",
+                "us-east-1",
+                "list-clusters --region us-east-1",
+            ),
+            (
+                "AWS cannot be reached: dns error",
+                "us-east-9",
+                "`us-east-9`: did you mean `us-east-1`",
+            ),
+            ("AWS cannot be reached: dns error", "us-east-1", "check the network, the proxy, and"),
+            ("no credentials were found", "us-east-1", "aws sts get-caller-identity"),
+        ] {
+            let found = remedy(reason, region);
+            assert!(found.contains(expected), "{reason}: {found}");
+        }
     }
 }

@@ -179,6 +179,7 @@ impl Aws {
             .create_fleet()
             .r#type(FleetType::Instant)
             .client_token(&request.token)
+            .set_context(class.instance_settings.context.clone())
             .set_launch_template_configs(Some(configs))
             .target_capacity_specification(capacity)
             .set_tag_specifications(Some(specifications.into()));

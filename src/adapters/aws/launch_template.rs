@@ -3,13 +3,15 @@
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
 use aws_sdk_ec2::types::{
     CapacityReservationPreference, CapacityReservationTarget,
-    LaunchTemplateBlockDeviceMappingRequest, LaunchTemplateCapacityReservationSpecificationRequest,
+    ConnectionTrackingSpecificationRequest, LaunchTemplateBlockDeviceMappingRequest,
+    LaunchTemplateCapacityReservationSpecificationRequest, LaunchTemplateCpuOptionsRequest,
     LaunchTemplateEbsBlockDeviceRequest, LaunchTemplateHttpTokensState,
     LaunchTemplateIamInstanceProfileSpecificationRequest,
     LaunchTemplateInstanceMetadataEndpointState, LaunchTemplateInstanceMetadataOptionsRequest,
     LaunchTemplateInstanceMetadataProtocolIpv6,
     LaunchTemplateInstanceNetworkInterfaceSpecificationRequest, LaunchTemplatesMonitoringRequest,
-    RequestLaunchTemplateData, ResourceType, Tag, TagSpecification, VolumeType,
+    NestedVirtualizationSpecification, RequestLaunchTemplateData, ResourceType, Tag,
+    TagSpecification, VolumeType,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -18,7 +20,7 @@ use super::client::Aws;
 use super::errors::{AwsError, port_error};
 use super::launch_context::LaunchContext;
 use super::rate_limiter::ApiBucket;
-use crate::model::desired::{BlockDevice, NodeClass};
+use crate::model::desired::{BlockDevice, ConnectionTracking, InstanceSettings, NodeClass};
 use crate::model::observed::tag;
 
 /// Bytes of the content hash in a template name.
@@ -46,6 +48,10 @@ impl TemplateContent<'_> {
             settings.public_address,
             settings.detailed_monitoring
         );
+        // The names of classes without these settings stay those of earlier versions.
+        let tracking = settings.connection_tracking.map(|stated| format!("\n{stated:?}"));
+        let nested = settings.nested_virtualization.map(|on| format!("\nnested {on}"));
+        let parts = [Some(parts), tracking, nested].into_iter().flatten().collect::<String>();
         let digest = Sha256::digest(parts.as_bytes());
         format!("fleetwright-{cluster}-{}", hex::encode(&digest[..NAME_BYTES]))
     }
@@ -87,20 +93,42 @@ impl TemplateContent<'_> {
             .set_capacity_reservation_specification(
                 self.reservation.as_deref().map(reservation_target),
             );
-        match settings.public_address {
-            None => data.set_security_group_ids(Some(self.groups.clone())),
-            // A template has either security groups or interfaces, and the public address belongs
-            // to an interface.
-            Some(public) => data.network_interfaces(
+        let data = data.set_cpu_options(settings.nested_virtualization.map(|on| {
+            let nested = if on {
+                NestedVirtualizationSpecification::Enabled
+            } else {
+                NestedVirtualizationSpecification::Disabled
+            };
+            LaunchTemplateCpuOptionsRequest::builder().nested_virtualization(nested).build()
+        }));
+        match (settings.public_address, connection_tracking(settings)) {
+            (None, None) => data.set_security_group_ids(Some(self.groups.clone())),
+            // A template has either security groups or interfaces. The public address and the
+            // timeouts belong to an interface.
+            (public, tracking) => data.network_interfaces(
                 LaunchTemplateInstanceNetworkInterfaceSpecificationRequest::builder()
                     .device_index(0)
-                    .associate_public_ip_address(public)
+                    .set_associate_public_ip_address(public)
+                    .set_connection_tracking_specification(tracking)
                     .set_groups(Some(self.groups.clone()))
                     .build(),
             ),
         }
         .build()
     }
+}
+
+/// Returns the idle timeouts of the connections of an interface, if stated.
+pub(super) fn connection_tracking(
+    settings: &InstanceSettings,
+) -> Option<ConnectionTrackingSpecificationRequest> {
+    settings.connection_tracking.map(|ConnectionTracking { tcp_established, udp_stream, udp }| {
+        ConnectionTrackingSpecificationRequest::builder()
+            .set_tcp_established_timeout(tcp_established)
+            .set_udp_stream_timeout(udp_stream)
+            .set_udp_timeout(udp)
+            .build()
+    })
 }
 
 /// Restricts a template to one capacity reservation.

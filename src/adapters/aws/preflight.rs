@@ -17,16 +17,14 @@ use super::rate_limiter::ApiBucket;
 use super::resolution_cache::Subnets;
 use crate::apply::ports::{PortError, Prerequisite, PrerequisiteState};
 use crate::model::desired::{Desired, Generation, NodeClass};
-use crate::model::ids::{InstanceId, PoolName};
-use crate::model::market::{CapacityType, Quota, QuotaClass, Quotas};
+use crate::model::ids::{InstanceId, PoolName, Region};
+use crate::model::market::{CapacityType, Quota, QuotaClass, Quotas, ZoneSetting};
 use crate::model::observed::{Accelerator, Arch, Group, Hardware, Instance, tag};
 
 /// Minimum number of free addresses in a zone. A node of a usual size needs about as many for its
 /// pods.
 const FREE_ADDRESSES_MIN: i32 = 16;
 
-const IDENTITY_REMEDY: &str = "set credentials and region as for the AWS CLI; \
-                        test them with `aws sts get-caller-identity`";
 const QUEUE_REMEDY: &str = "check spec.controller.queue, and attach deploy/aws/controller.json to the role of the controller";
 const AUTO_MODE_REMEDY: &str = "disable its built-in node pools (computeConfig.nodePools: []) or Auto Mode itself; until then the controller is in plan-only mode";
 const POLICY_REMEDY: &str = "attach deploy/aws/apply.json to the role that applies";
@@ -102,13 +100,20 @@ struct LaunchInputs {
 }
 
 impl Aws {
-    /// Checks everything that plans and applies of `desired` need in the account. `queue` is the
-    /// interruption queue, if configured.
-    pub async fn preflight(&self, desired: &Desired, queue: Option<&str>) -> Preflight {
+    /// Checks everything that plans and applies of `desired` need in the account. `zones` are those
+    /// of the settings, and `queue` is the interruption queue, if configured.
+    pub async fn preflight(
+        &self,
+        desired: &Desired,
+        zones: &[ZoneSetting],
+        queue: Option<&str>,
+    ) -> Preflight {
         let mut found = Preflight::default();
         let account = self.account_id().await.map(|account| format!("account {account}"));
         let is_known = account.is_ok();
-        found.add("AWS identity", account, IDENTITY_REMEDY);
+        let region = Region::from(self.region.as_str());
+        let remedy = account.as_ref().err().map(|error| error.remedy(&region));
+        found.add("AWS identity", account, &remedy.unwrap_or_default());
         if !is_known {
             // All further checks would fail for the same reason, with misleading errors.
             found.skip("the rest of AWS", "the AWS identity is unknown");
@@ -150,10 +155,12 @@ impl Aws {
         let version =
             bootstrap.as_ref().map(|bootstrap| format!("version {}", bootstrap.kubernetes_version));
         let version = version.map_err(ToString::to_string);
-        found.add("EKS cluster", version, "check spec.cluster.name and spec.cluster.region");
+        let remedy = bootstrap.as_ref().err().map(|error| error.remedy(&region));
+        found.add("EKS cluster", version, &remedy.unwrap_or_default());
         if let Ok(bootstrap) = &bootstrap {
             found.add("no EKS Auto Mode", check_auto_mode(bootstrap), AUTO_MODE_REMEDY);
         }
+        found.prerequisites.extend(self.check_zones(desired, zones).await);
         self.check_quotas(&mut found).await;
         let used = |class: &&NodeClass| {
             class.generation != Generation::Eksctl && first_pool(class, desired).is_some()

@@ -81,6 +81,9 @@ pub(super) const RESOURCES: [ApiResource; 17] = [
     NODES,
 ];
 
+const PRIORITIES_DENIED: &str = "cannot list the priorities of Cluster Autoscaler, so its expander \
+     is not predicted; apply deploy/kubernetes/rbac.yaml";
+
 /// Annotation of a claim that is bound on both sides.
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 
@@ -93,9 +96,14 @@ pub(super) fn object_key(object: &Json) -> String {
     format!("{}/{}", text("/metadata/namespace"), text("/metadata/name"))
 }
 
-/// Returns whether a cluster may not serve a resource type.
-pub(super) fn is_optional(resource: ApiResource) -> bool {
-    resource.path == VERTICAL.path
+/// Returns whether a list that fails with this HTTP status is left out: the type that a cluster may
+/// not serve, and the priorities of Cluster Autoscaler, which a user may not be permitted to list.
+fn is_left_out(resource: ApiResource, status: u16) -> bool {
+    match status {
+        403 => resource.path == EXPANDER_PRIORITIES.path,
+        404 => resource.path == VERTICAL.path,
+        _ => false,
+    }
 }
 
 impl Kubernetes {
@@ -110,7 +118,8 @@ impl Kubernetes {
         let mut pods = self.list_objects(PODS, &mut share).await?.0;
         let mut others = Vec::new();
         for resource in RESOURCES.into_iter().filter(|resource| resource.path != PODS.path) {
-            others.push((resource.path, self.list_objects(resource, &mut share).await?.0));
+            let (cache, version) = self.list_objects(resource, &mut share).await?;
+            others.extend(version.map(|_| (resource.path, cache)));
         }
         let others = others.iter().map(|(path, cache)| (*path, cache)).collect();
         Ok(assemble(&mut pods, &others))
@@ -159,7 +168,7 @@ impl Kubernetes {
     }
 
     /// Lists the objects of a resource type, each interned by `share`, with the version of the
-    /// collection. Returns an empty list without a version for an optional type that is not served.
+    /// collection. Returns an empty list without a version if it is left out.
     pub(super) async fn list_objects(
         &self,
         resource: ApiResource,
@@ -178,7 +187,11 @@ impl Kubernetes {
         match self.list_pages(resource, resource.fields().as_deref(), &mut receive).await {
             // A map collected at once takes half the memory of a map that grew in order.
             Ok(version) => Ok((read.into_iter().collect(), Some(version))),
-            Err(Error::Api(status)) if status.code == 404 && is_optional(resource) => {
+            Err(Error::Api(status)) if is_left_out(resource, status.code) => {
+                if status.code == 403 {
+                    let reason = &status.message;
+                    tracing::warn!(reason, "{PRIORITIES_DENIED}");
+                }
                 Ok((ObjectCache::new(), None))
             }
             Err(error) => Err(error),
@@ -186,13 +199,14 @@ impl Kubernetes {
     }
 }
 
-/// Combines the cached pods and the caches of other [`RESOURCES`], by path.
+/// Combines the cached pods and the caches of other [`RESOURCES`], by path, without those left out.
 pub(super) fn assemble(
     pods: &mut ObjectCache,
     others: &BTreeMap<&str, &ObjectCache>,
 ) -> ClusterObjects {
     let mut read = ClusterAssembly::default();
-    read.objects.scaling.expander_priorities = Some(BTreeMap::new());
+    let lists_priorities = others.contains_key(EXPANDER_PRIORITIES.path);
+    read.objects.scaling.expander_priorities = lists_priorities.then(BTreeMap::new);
     let mut storage: Vec<&Json> = Vec::new();
     for resource in RESOURCES {
         for (key, cached) in others.get(resource.path).copied().into_iter().flatten() {

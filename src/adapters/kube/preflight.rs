@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 
 use super::client::Kubernetes;
 use super::port_error;
-use crate::apply::ports::{CallEffect, PortError, Prerequisite};
+use crate::apply::ports::{CallEffect, PortError, Prerequisite, PrerequisiteState};
 use crate::model::expander_priorities::CONFIG_MAP;
 
 /// Maximum clock skew in seconds. AWS signatures are valid for five minutes.
@@ -137,19 +137,27 @@ impl Kubernetes {
 
     /// Checks everything that plans and applies need in the cluster. `now` is the local clock.
     /// `nominates` is true if the settings ask for nominations, and `None` if the version of
-    /// kube-scheduler decides.
+    /// kube-scheduler decides. `remedy` says how to reach the cluster.
     pub async fn preflight(
         &self,
         now: impl Fn() -> Timestamp,
         nominates: Option<bool>,
+        remedy: &str,
     ) -> Vec<Prerequisite> {
         let api = self.cluster_uid().await.map(|uid| format!("kube-system has the UID {uid}"));
         let api = api.map_err(|error| error.to_string());
-        let remedy = "run `aws eks update-kubeconfig --name CLUSTER`";
+        let is_read = api.is_ok();
         let mut prerequisites = vec![Prerequisite::from_result("Kubernetes API", api, remedy)];
         let version = self.client.apiserver_version().await;
         let version = version.map(|info| format!("version {}.{}", info.major, info.minor));
         let version = version.map_err(|e| port_error("read version", &e).to_string());
+        if !is_read && version.is_err() {
+            // All further checks would fail for the same reason, with misleading remedies.
+            let why = "the API server cannot be used".to_owned();
+            let (name, state) = ("the rest of Kubernetes", PrerequisiteState::Unknown { why });
+            prerequisites.push(Prerequisite { name: name.to_owned(), state });
+            return prerequisites;
+        }
         prerequisites.push(Prerequisite::from_result("Kubernetes version", version, remedy));
         let skew = self
             .clock_skew_seconds(now)

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use super::cached_object::{CachedObject, CachedPod, Interner, ObjectContent};
 use super::client::Kubernetes;
 use super::cluster_objects::{
-    JOBS, NODES, ObjectCache, PODS, REPLICA_SETS, RESOURCES, assemble, is_optional, object_key,
+    JOBS, NODES, ObjectCache, PODS, REPLICA_SETS, RESOURCES, assemble, object_key,
 };
 use super::list::ApiResource;
 use super::port_error;
@@ -104,6 +104,8 @@ struct ResourceCache {
     objects: ObjectCache,
     /// True while the watch runs and the objects are current.
     is_live: bool,
+    /// True if the list of the resource type was left out.
+    is_left_out: bool,
 }
 
 /// A write to a node.
@@ -316,7 +318,8 @@ impl WatchCache {
         // Values of deleted objects are no longer used.
         self.interner.drop_unused();
         let Self { pods, replica_sets, jobs, nodes, others, .. } = self;
-        let others = others.iter().map(|(path, cache)| (*path, &cache.objects));
+        let others = others.iter().filter(|(_, cache)| !cache.is_left_out);
+        let others = others.map(|(path, cache)| (*path, &cache.objects));
         let mut caches: BTreeMap<&str, &ObjectCache> = others.collect();
         caches.insert(REPLICA_SETS.path, &replica_sets.objects);
         caches.insert(JOBS.path, &jobs.objects);
@@ -368,8 +371,8 @@ enum WatchEnd {
     Expired,
     /// It restarted too often without events, so that missed events are possible.
     Stale,
-    /// The resource type is not served.
-    NotServed,
+    /// The resource type is not served, or may not be listed.
+    LeftOut,
 }
 
 /// Delays of one watch. They grow with each use.
@@ -392,7 +395,7 @@ async fn run_watch(kubernetes: Kubernetes, state: Arc<WatchState>, resource: Api
                 tokio::time::sleep(delays.retry).await;
                 delays.retry = (delays.retry * 2).min(RETRY_MAX);
             }
-            Ok(WatchEnd::NotServed) => tokio::time::sleep(NOT_SERVED_RETRY).await,
+            Ok(WatchEnd::LeftOut) => tokio::time::sleep(NOT_SERVED_RETRY).await,
             Err(error) => {
                 let error = port_error(&format!("watch {}", resource.path), &error);
                 tracing::warn!(%error, "watch failed; listing everything until it recovers");
@@ -419,12 +422,13 @@ async fn list_and_watch(
 ) -> Result<WatchEnd, Error> {
     let share = &mut |cached: &mut CachedObject| state.lock().interner.intern(cached);
     let (cache, version) = kubernetes.list_objects(resource, share).await?;
-    state.lock().cache_mut(resource).objects = cache;
+    {
+        let mut caches = state.lock();
+        let current = caches.cache_mut(resource);
+        (current.objects, current.is_left_out) = (cache, version.is_none());
+    }
     state.set_live(resource, true);
-    let Some(mut version) = version else {
-        debug_assert!(is_optional(resource));
-        return Ok(WatchEnd::NotServed);
-    };
+    let Some(mut version) = version else { return Ok(WatchEnd::LeftOut) };
     let request = Request::new(resource.path);
     let params = WatchParams { field_selector: resource.fields(), ..WatchParams::default() };
     let params = params.timeout(WATCH_SECONDS);

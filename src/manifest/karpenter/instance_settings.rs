@@ -7,7 +7,8 @@ use super::super::decode::{Field, FieldMap, shorten};
 use super::node_pool::string_map;
 use super::warn_unsupported;
 use crate::model::desired::{
-    BlockDevice, Ec2Selector, Identity, ImageTerm, InstanceSettings, MetadataOptions, UserData,
+    BlockDevice, ConnectionTracking, Ec2Selector, Identity, ImageTerm, InstanceSettings,
+    MetadataOptions, UserData,
 };
 use crate::model::units::Bytes;
 
@@ -38,7 +39,42 @@ pub(super) fn instance_settings(spec: &FieldMap<'_>, alias: Option<&str>) -> Ins
         devices: spec.get("blockDeviceMappings").map(|f| devices(&f)).unwrap_or_default(),
         public_address: spec.get("associatePublicIPAddress").and_then(|f| f.boolean()),
         detailed_monitoring: spec.get("detailedMonitoring").and_then(|f| f.boolean()) == Some(true),
+        connection_tracking: spec.get("connectionTracking").and_then(|f| connection_tracking(&f)),
+        nested_virtualization: spec.get("cpuOptions").and_then(|f| nested_virtualization(&f)),
+        context: text("context"),
     }
+}
+
+/// Reads the idle timeouts, with the bounds of Karpenter.
+fn connection_tracking(field: &Field<'_>) -> Option<ConnectionTracking> {
+    let map = field.map()?;
+    let seconds = |key, least: i32, most: i32| {
+        let field = map.get(key)?;
+        let seconds = field.int(least.into())?;
+        if seconds > most {
+            field.error(format_args!("is {seconds}, above {most}"), None);
+            return None;
+        }
+        Some(seconds)
+    };
+    let tracking = ConnectionTracking {
+        tcp_established: seconds("tcpEstablishedTimeout", 60, 432_000),
+        udp_stream: seconds("udpStreamTimeout", 60, 180),
+        udp: seconds("udpTimeout", 30, 60),
+    };
+    if map.entries().next().is_none() {
+        field.error("states no timeout", "state tcpEstablishedTimeout or another".to_owned());
+    }
+    map.finish_with_typo_check();
+    (tracking != ConnectionTracking::default()).then_some(tracking)
+}
+
+fn nested_virtualization(field: &Field<'_>) -> Option<bool> {
+    let map = field.map()?;
+    let states = [("enabled", true), ("disabled", false)];
+    let nested = map.get("nestedVirtualization").and_then(|f| f.choice(&states));
+    map.finish_with_typo_check();
+    nested
 }
 
 fn images(spec: &FieldMap<'_>, alias: Option<&str>) -> Vec<ImageTerm> {

@@ -28,14 +28,7 @@ const FAMILIES: [(&str, AmiFamily); 8] = [
 ];
 
 /// Fields that instances are launched without.
-const UNSUPPORTED: &[&str] = &[
-    "connectionTracking",
-    "context",
-    "cpuOptions",
-    "ipPrefixCount",
-    "networkInterfaces",
-    "placementGroupSelector",
-];
+const UNSUPPORTED: &[&str] = &["ipPrefixCount", "networkInterfaces", "placementGroupSelector"];
 
 /// Lists of terms without which no instance can be launched.
 const LAUNCH_SELECTORS: [&str; 2] = ["subnetSelectorTerms", "securityGroupSelectorTerms"];
@@ -54,7 +47,7 @@ const RESERVED_TAG_PREFIXES: [&str; 2] = ["fleetwright.dev/", "kubernetes.io/clu
 const PREFIX_DELEGATION: &str = "fleetwright.dev/prefix-delegation";
 
 /// Fields of v1alpha1 that do not affect a node's allocatable.
-const ALPHA_IRRELEVANT: &[&str] = &["apiVersion", "context", "kind"];
+const ALPHA_IRRELEVANT: &[&str] = &["apiVersion", "kind"];
 
 /// Reads an `EC2NodeClass` of `generation`.
 pub(in super::super) fn node_class(

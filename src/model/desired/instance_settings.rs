@@ -1,8 +1,15 @@
-//! EC2 settings of a node class. Launches use them, and plans do not depend on them.
+//! EC2 settings of a node class. Launches use them. Plans depend on the instance types that they
+//! require, and on nothing else of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+
+use crate::model::requirement::{LabelSet, Requirements, ValueSet, key};
+
+/// Families whose instances can run nested virtual machines, as `DescribeInstanceTypes` reports them
+/// (`SupportedFeatures` of moto 5.2.5, 2026-08).
+const NESTED_VIRTUALIZATION: [&str; 6] = ["c8i", "c8i-flex", "m8i", "m8i-flex", "r8i", "r8i-flex"];
 
 /// EC2 settings of the instances of a node class.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -25,6 +32,42 @@ pub struct InstanceSettings {
     pub public_address: Option<bool>,
     /// True if detailed (per-minute) metrics are enabled.
     pub detailed_monitoring: bool,
+    /// Idle timeouts of tracked connections; `None` means the defaults of EC2.
+    pub connection_tracking: Option<ConnectionTracking>,
+    /// True if instances can run nested virtual machines; `None` means the default of EC2.
+    pub nested_virtualization: Option<bool>,
+    /// Context of the fleet request.
+    pub context: Option<String>,
+}
+
+impl InstanceSettings {
+    /// Returns the labels that an instance type needs for these settings.
+    #[must_use]
+    pub fn type_requirements(&self) -> Requirements {
+        let mut requirements = Requirements::default();
+        let mut require = |key: &str, values: &[&str]| {
+            let values = ValueSet::from_values(values.iter().copied());
+            requirements.add(key.into(), &LabelSet::present(values));
+        };
+        if self.connection_tracking.is_some() {
+            require(key::HYPERVISOR, &["nitro"]);
+        }
+        if self.nested_virtualization == Some(true) {
+            require(key::INSTANCE_FAMILY, &NESTED_VIRTUALIZATION);
+        }
+        requirements
+    }
+}
+
+/// Idle timeouts of tracked connections, in seconds; `None` means the default of EC2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ConnectionTracking {
+    /// Established TCP connections.
+    pub tcp_established: Option<i32>,
+    /// UDP flows with more than one request and response.
+    pub udp_stream: Option<i32>,
+    /// Other UDP flows.
+    pub udp: Option<i32>,
 }
 
 /// User data. It may contain secrets, so `Debug` does not print it.

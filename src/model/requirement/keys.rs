@@ -37,6 +37,10 @@ pub mod key {
         "karpenter.k8s.aws/capacity-reservation-interruptible";
     /// Tenancy: `default` (shared hardware) or `dedicated`.
     pub const TENANCY: &str = "karpenter.k8s.aws/instance-tenancy";
+    /// Family of the instance type, such as `m8i-flex`.
+    pub const INSTANCE_FAMILY: &str = "karpenter.k8s.aws/instance-family";
+    /// Hypervisor: `nitro` or `xen`, or empty for bare metal.
+    pub const HYPERVISOR: &str = "karpenter.k8s.aws/instance-hypervisor";
     /// Prefix of the labels that describe an instance type.
     pub const INSTANCE_PREFIX: &str = "karpenter.k8s.aws/instance-";
 }

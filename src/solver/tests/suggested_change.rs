@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::model::desired::AutoModePool;
-use crate::model::ids::Labels;
+use crate::model::desired::{
+    AutoModePool, ConnectionTracking, Generation, GroupKind, InstanceSettings, NodeGroup,
+};
+use crate::model::ids::{Labels, Origin};
 use crate::model::pod::{Expression, NodeTerm, Taint, TaintEffect};
 use crate::model::reason::Rejection;
 use crate::model::requirement::{Operator, label};
@@ -216,4 +218,87 @@ fn lower_requests_names_the_taint_too() {
         "lower the requests: no instance type of the region is large enough; then also tolerate \
          taint a=x:NoSchedule"
     );
+}
+
+/// Turns the pool into a node group of these types, which only its owner resizes.
+fn as_group(scenario: &mut Scenario, types: &[&str]) {
+    scenario.pool().generation = Generation::Eksctl;
+    let group = NodeGroup {
+        name: "default".into(),
+        origin: Origin::new("cluster.yaml", 6),
+        kind: GroupKind::Managed,
+        cluster: "prod".to_owned(),
+        min: 0,
+        max: 1,
+        desired: None,
+        types: types.iter().map(|name| (*name).into()).collect(),
+        zones: Vec::new(),
+        tags: [].into(),
+        mix: None,
+        max_spot_price: None,
+        manage: false,
+    };
+    scenario.desired.node_groups.insert(group.name.clone(), group);
+}
+
+#[test]
+fn group_grows_by_its_own_type_alone() {
+    let mut scenario = Scenario::new(&["m5.large"], 1500, 1024);
+    as_group(&mut scenario, &["m5.large"]);
+    scenario.scale(2);
+    assert_eq!(
+        advice(&scenario).1,
+        "set `spec.groups.default: { manage: true }` in fleetwright.yaml, or resize node group \
+         default (pool.yaml:1) by hand, and raise its maxSize from 1 to 2: at least 2 nodes if all \
+         are m5.large, $0.1920/h more on demand"
+    );
+    let group = scenario.desired.node_groups.get_mut("default").expect("the group");
+    group.manage = true;
+    group.tags = [("k8s.io/cluster-autoscaler/enabled".to_owned(), "true".to_owned())].into();
+    let (_, fix) = advice(&scenario);
+    assert!(fix.starts_with("resize node group default (pool.yaml:1) by hand, and raise"), "{fix}");
+}
+
+#[test]
+fn pod_larger_than_the_type_of_a_group_needs_another_group() {
+    let mut scenario = Scenario::new(&["m5.large"], 3000, 1024);
+    as_group(&mut scenario, &["m5.large"]);
+    scenario.scale(1);
+    let (_, fix) = advice(&scenario);
+    let (change, nodes) = fix.split_once(": 1 ").expect("a change and nodes");
+    let (kind, _) = nodes.split_once(',').expect("a type");
+    assert_eq!(
+        change,
+        format!(
+            "add a node group of {kind}, because the type of node group default (pool.yaml:1) is \
+             fixed and too small"
+        )
+    );
+    let arch = &scenario.catalog.types[kind].labels["kubernetes.io/arch"];
+    assert_eq!(arch.as_str(), "amd64", "{kind}: the type has the architecture of the group");
+}
+
+#[test]
+fn settings_of_a_node_class_need_types_that_have_them() {
+    let launched = |types: &[&str], set: fn(&mut InstanceSettings)| {
+        let mut scenario = Scenario::new(types, 1500, 1024);
+        let class = scenario.desired.node_classes.values_mut().next().expect("a node class");
+        set(&mut class.instance_settings);
+        scenario.scale(1);
+        let launched = scenario.solve().target.launches;
+        launched.first().map(|launch| launch.node.instance_type.to_string())
+    };
+    let tracking = |settings: &mut InstanceSettings| {
+        let udp = Some(40);
+        settings.connection_tracking = Some(ConnectionTracking { udp, ..Default::default() });
+    };
+    assert_eq!(launched(&["m4.large"], |_| {}), Some("m4.large".to_owned()));
+    assert_eq!(launched(&["m4.large"], tracking), None, "it needs Nitro");
+    assert_eq!(launched(&["m4.large", "m5.large"], tracking), Some("m5.large".to_owned()));
+    let nested = |settings: &mut InstanceSettings| settings.nested_virtualization = Some(true);
+    let types = ["m5.large", "m8i.large"];
+    assert_eq!(launched(&types, |_| {}), Some("m5.large".to_owned()));
+    assert_eq!(launched(&types, nested), Some("m8i.large".to_owned()));
+    let off = |settings: &mut InstanceSettings| settings.nested_virtualization = Some(false);
+    assert_eq!(launched(&types, off), Some("m5.large".to_owned()));
 }

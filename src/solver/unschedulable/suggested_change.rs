@@ -3,23 +3,20 @@
 //! The text names every obstacle of an offering, not only the first. A user who follows the advice
 //! should find the pod placed.
 
-use super::super::limits::amount;
-use super::super::offer::{Offer, PoolRefusal, WithheldReason, pool_requirements};
+use super::super::offer::{Offer, PoolRefusal, WithheldReason};
 use super::super::rescue::RescueContext;
+use super::pool_candidate::PoolCandidate;
 use super::{
     OfferObstacle, RejectedOffer, UnschedulableReport, format_amount, format_in_one_unit,
     obstacles, pod_rules,
 };
-use crate::catalog::{InstanceType, NodeSettings, ebs_volumes};
 use crate::demand::PodShape;
-use crate::model::desired::{Generation, NodeClass, Pool, PoolRequirement};
-use crate::model::ids::{InstanceTypeName, LabelKey, LabelValue, Labels, PoolName};
-use crate::model::market::CapacityType;
-use crate::model::pod::all_untolerated;
+use crate::model::desired::Pool;
+use crate::model::ids::{InstanceTypeName, LabelValue, PoolName};
 use crate::model::reason::Relaxed;
-use crate::model::requirement::{LabelSet, Operator, Requirements, is_well_known, key, label};
+use crate::model::requirement::key;
 use crate::model::similar_name::nearest;
-use crate::model::storage::{EBS_DRIVER, attach_resource, is_attach_resource};
+use crate::model::storage::is_attach_resource;
 use crate::model::units::{Bytes, MicroUsd, Resources};
 
 /// Command that writes the pools of a cluster to a file.
@@ -37,7 +34,7 @@ pub(super) struct UnplacedPods<'a> {
 
 impl UnplacedPods<'_> {
     /// Returns the least number of empty nodes with `room` that hold the pods.
-    fn nodes_needed(&self, room: &Resources) -> i64 {
+    pub(super) fn nodes_needed(&self, room: &Resources) -> i64 {
         let pods = i64::from(self.pods);
         let mut requests = self.shape.requests.clone();
         // The room of a type outside of its pool states no volume attachments.
@@ -52,7 +49,12 @@ impl UnplacedPods<'_> {
     }
 
     /// Returns the nodes that the pods need at least, and their price.
-    fn nodes_text(&self, room: &Resources, kind: &InstanceTypeName, price: MicroUsd) -> String {
+    pub(super) fn nodes_text(
+        &self,
+        room: &Resources,
+        kind: &InstanceTypeName,
+        price: MicroUsd,
+    ) -> String {
         let (nodes, price) = (self.nodes_needed(room), self.nodes_price(room, price).rounded(4));
         match (nodes, self.pods) {
             (1, 1) => format!("1 {kind}, ${price}/h more"),
@@ -220,7 +222,7 @@ impl UnschedulableReport<'_> {
     }
 
     /// Returns a pool with its kind and its place in the repository.
-    fn pool_text(&self, name: &PoolName) -> String {
+    pub(super) fn pool_text(&self, name: &PoolName) -> String {
         match self.input.desired.pools.get(name) {
             Some(Pool { generation, origin, .. }) => {
                 format!("{} {name} ({origin})", generation.pool_kind())
@@ -238,13 +240,14 @@ impl UnschedulableReport<'_> {
             let class = pool.node_class.as_ref().and_then(|name| desired.node_classes.get(name));
             let Some(class) = class.filter(|_| self.pool_remedy(pool).is_none()) else { continue };
             let in_pool = PoolCandidate::new(self, pool, class, unplaced);
-            let kinds = self.input.catalog.types.values().filter(|kind| !kind.bare_metal);
-            for (price, kind) in kinds.filter_map(|kind| Some((in_pool.price(kind)?, kind))) {
-                let broken = in_pool.unmet_requirements(kind);
-                let cost = in_pool.changes.len() + broken.len() + in_pool.limits(kind).len();
-                if best.as_ref().is_none_or(|(least, at, _)| (cost, price) < (*least, *at)) {
-                    best = Some((cost, price, in_pool.describe(kind, price, &broken)));
-                }
+            let found = match desired.node_groups.get(&pool.name) {
+                Some(group) => in_pool.group_change(group),
+                None => in_pool.type_change(),
+            };
+            if let Some((cost, price, text)) = found
+                && best.as_ref().is_none_or(|(least, at, _)| (cost, price) < (*least, *at))
+            {
+                best = Some((cost, price, text));
             }
         }
         best.map_or_else(
@@ -333,7 +336,7 @@ impl UnschedulableReport<'_> {
 const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 
 /// Returns an amount of a limit, rounded up to whole cores and gibibytes.
-fn limit_text(name: &str, amount: i64) -> String {
+pub(super) fn limit_text(name: &str, amount: i64) -> String {
     let unit = match name {
         "cpu" => 1_000,
         "memory" | EPHEMERAL_STORAGE => Bytes::GIB,
@@ -394,157 +397,4 @@ fn obstacle_remedy(shape: &PodShape, offer: &Offer, obstacle: &OfferObstacle) ->
         | OfferObstacle::LimitUntilApplied
         | OfferObstacle::LeftOver => return None,
     })
-}
-
-/// A pool as a candidate for a pod, if the pool allowed other instance types.
-struct PoolCandidate<'a> {
-    pool: &'a Pool,
-    class: &'a NodeClass,
-    unplaced: &'a UnplacedPods<'a>,
-    shape: &'a PodShape,
-    requirements: Requirements,
-    /// Requests of its DaemonSets, as far as its offers show.
-    daemons: Resources,
-    report: &'a UnschedulableReport<'a>,
-    settings: NodeSettings,
-    /// Necessary changes apart from the instance type.
-    changes: Vec<String>,
-}
-
-impl<'a> PoolCandidate<'a> {
-    fn new(
-        report: &'a UnschedulableReport<'_>,
-        pool: &'a Pool,
-        class: &'a NodeClass,
-        unplaced: &'a UnplacedPods<'_>,
-    ) -> Self {
-        let shape = unplaced.shape;
-        let offer = report.offers.list.iter().find(|offer| offer.node.pool == pool.name);
-        let daemons = offer.map(|offer| offer.daemons.clone()).unwrap_or_default();
-        let mut changes = Vec::new();
-        for taint in all_untolerated(&pool.taints, &shape.tolerations) {
-            changes
-                .push(format!("tolerate taint {}={}:{:?}", taint.key, taint.value, taint.effect));
-        }
-        let requirements = pool_requirements(pool);
-        let mut own = pool.labels.clone();
-        own.extend([label(key::NODEPOOL, pool.name.as_str())]);
-        let of_pool = |key: &str, set: &LabelSet| {
-            let met = match own.get(key) {
-                Some(value) => set.contains(Some(value)),
-                None => match requirements.get(key) {
-                    Some(allowed) => !allowed.intersect(set).is_empty(),
-                    // Without it in the pool, nodes have only the labels that each node has.
-                    None => is_well_known(key) || set.contains(None),
-                },
-            };
-            (!met).then(|| format!("remove the pod's requirement {key} {set}"))
-        };
-        let wishes = shape.nodes.any_of.first().into_iter().flat_map(Requirements::iter);
-        changes.extend(wishes.filter_map(|(key, set)| of_pool(key.as_str(), set)));
-        let settings = NodeSettings::new(pool, class);
-        Self { pool, class, unplaced, shape, requirements, daemons, report, settings, changes }
-    }
-
-    /// Returns the resources of a node for pods other than those of DaemonSets.
-    fn room(&self, kind: &InstanceType) -> Resources {
-        let allocation = self.report.input.catalog.allocation(kind, &self.settings);
-        allocation.allocatable.minus(&self.daemons)
-    }
-
-    /// Returns the on-demand price of a type that holds the pod; `None` if the type does not.
-    fn price(&self, kind: &InstanceType) -> Option<MicroUsd> {
-        let (shape, room) = (self.shape, self.room(kind));
-        let mut requests = shape.requests.clone();
-        let volumes = requests.extended(&attach_resource(EBS_DRIVER));
-        requests.extended.retain(|name, _| !is_attach_resource(name));
-        let attaches = i64::from(ebs_volumes(kind, self.class.volumes()));
-        if volumes > attaches || !requests.fits(&room) || !self.admits(&kind.labels) {
-            return None;
-        }
-        let on_demand = kind.offerings.iter().filter(|o| o.capacity_type == CapacityType::OnDemand);
-        on_demand.filter_map(|offering| offering.price).min()
-    }
-
-    /// Returns true if the pod's node selector allows these labels of a type.
-    fn admits(&self, labels: &Labels) -> bool {
-        let meets = |alternative: &Requirements| {
-            let mut wishes = alternative.iter();
-            wishes.all(|(key, set)| labels.get(key).is_none_or(|value| set.contains(Some(value))))
-        };
-        self.shape.nodes.any_of.iter().any(meets)
-    }
-
-    /// Returns the keys of the pool's requirements that a type does not meet, with its values.
-    fn unmet_requirements(&self, kind: &InstanceType) -> Vec<(LabelKey, LabelValue)> {
-        let of_type = self.requirements.iter().filter_map(|(key, set)| {
-            let value = kind.labels.get(key)?;
-            (!set.contains(Some(value))).then(|| (key.clone(), value.clone()))
-        });
-        of_type.collect()
-    }
-
-    /// Returns the limits of the pool that one node of a type exceeds, with the least that each
-    /// must be.
-    fn limits(&self, kind: &InstanceType) -> Vec<String> {
-        let capacity = self.report.input.catalog.allocation(kind, &self.settings).capacity;
-        let limits = self.pool.limits.resources.iter().filter_map(|(name, limit)| {
-            let least = amount(&capacity, name.as_str());
-            (least > *limit).then(|| limit_text(name.as_str(), least))
-        });
-        limits.collect()
-    }
-
-    fn describe(
-        &self,
-        kind: &InstanceType,
-        price: MicroUsd,
-        broken: &[(LabelKey, LabelValue)],
-    ) -> String {
-        let name = &kind.name;
-        let pool = self.report.pool_text(&self.pool.name);
-        let mut changes = Vec::new();
-        if self.pool.generation == Generation::Eksctl {
-            changes.push(format!("let {pool} launch {name}"));
-        } else if !broken.is_empty() {
-            let edits = broken.iter().flat_map(|(key, value)| self.edits(key, value));
-            let edits: Vec<String> = edits.collect();
-            changes.push(format!("{} in {pool}", edits.join(" and ")));
-        }
-        let limits = self.limits(kind);
-        if !limits.is_empty() {
-            changes.push(format!("raise the limits of {pool} to at least {}", limits.join(", ")));
-        }
-        changes.extend(self.changes.iter().cloned());
-        if changes.is_empty() {
-            changes.push(format!("let {pool} launch {name}"));
-        }
-        let nodes = self.unplaced.nodes_text(&self.room(kind), name, price);
-        format!("{}: {nodes} on demand", changes.join(", and "))
-    }
-
-    /// Returns the edits of the pool that let its nodes have a value of a label.
-    fn edits(&self, key: &LabelKey, value: &LabelValue) -> Vec<String> {
-        let excludes = |requirement: &&PoolRequirement| {
-            let values: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
-            let set = LabelSet::from_operator(requirement.operator, &values);
-            requirement.key == *key && set.is_ok_and(|set| !set.contains(Some(value)))
-        };
-        let edit = |requirement: &PoolRequirement| match requirement.operator {
-            Operator::In => format!("add {value} to {key}"),
-            Operator::NotIn => format!("remove {value} from the excluded values of {key}"),
-            Operator::Exists
-            | Operator::DoesNotExist
-            | Operator::Gt
-            | Operator::Lt
-            | Operator::Gte
-            | Operator::Lte => {
-                let bound: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
-                format!("allow {value} in {key} {:?} {}", requirement.operator, bound.join(", "))
-            }
-        };
-        let label = self.pool.labels.get(key).filter(|label| *label != value);
-        let label = label.map(|label| format!("change label {key} from {label} to {value}"));
-        self.pool.requirements.iter().filter(excludes).map(edit).chain(label).collect()
-    }
 }

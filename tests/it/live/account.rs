@@ -324,6 +324,7 @@ fn dry_run_is_denied_like_the_launch() {
         let all = [
             (String::new(), true),
             ("associatePublicIPAddress: false\n  detailedMonitoring: true".to_owned(), true),
+            ("connectionTracking: { udpTimeout: 40 }".to_owned(), true),
             (format!("{volume}, iops: 4000, encrypted: true }} }}]"), true),
             (format!("{volume} }} }}]"), false),
             ("metadataOptions: { httpTokens: optional }".to_owned(), false),
@@ -331,7 +332,7 @@ fn dry_run_is_denied_like_the_launch() {
         for (n, (more, allowed)) in all.into_iter().enumerate() {
             let desired = read_pools(&format!("id: {image}}}]\n  {more} #"));
             let aws = Aws::from_config(&account(&proxy.url), CLUSTER);
-            let found = aws.preflight(&desired, None).await.prerequisites;
+            let found = aws.preflight(&desired, &[], None).await.prerequisites;
             let launch = found.iter().find(|one| one.name == "node class web: launch");
             let state = &launch.expect("a requirement").state;
             assert_eq!(
@@ -361,5 +362,36 @@ fn dry_run_is_denied_like_the_launch() {
                 assert_eq!(dry_run, launched, "{kind}");
             }
         }
+    });
+}
+
+#[test]
+fn interface_and_cpu_options_reach_the_launch() {
+    let Some(moto) = Moto::start() else { return };
+    runtime().block_on(async {
+        let config = moto.account();
+        let image = prepare(&Client::new(&config), &["us-east-1b"]).await;
+        let proxy = Proxy::start(moto.url());
+        let desired = read_pools(&format!(
+            "id: {image}}}]\n  connectionTracking: {{ tcpEstablishedTimeout: 600, udpTimeout: 40 }}\n  \
+             cpuOptions: {{ nestedVirtualization: disabled }}\n  context: reserved #"
+        ));
+        let aws = Aws::from_config(&account(&proxy.url), CLUSTER);
+        let aws = aws.with_launch_context(launch_context(&desired));
+        aws.launch(&request("us-east-1b")).await.expect("launched");
+        let calls: Vec<Call> = proxy.calls().into_iter().map(|row| row.call).collect();
+        let last = |name: &str| calls.iter().rfind(|call| call.name() == name).expect("it");
+        let template = &last("CreateLaunchTemplate").form;
+        let tracking = "LaunchTemplateData.NetworkInterface.1.ConnectionTrackingSpecification";
+        for (key, value) in [
+            (format!("{tracking}.TcpEstablishedTimeout"), "600"),
+            (format!("{tracking}.UdpTimeout"), "40"),
+            ("LaunchTemplateData.CpuOptions.NestedVirtualization".to_owned(), "disabled"),
+        ] {
+            assert_eq!(template.get(&key).map(String::as_str), Some(value), "{template:?}");
+        }
+        assert!(!template.contains_key(&format!("{tracking}.UdpStreamTimeout")), "{template:?}");
+        assert!(!template.contains_key("LaunchTemplateData.SecurityGroupId.1"), "{template:?}");
+        assert_eq!(last("CreateFleet").form["Context"], "reserved");
     });
 }

@@ -77,7 +77,7 @@ fn launch_creates_the_profile_of_a_role_once() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
         let account = RoleAccount::new(&moto).await;
-        let found = account.aws().preflight(&account.desired, None).await.prerequisites;
+        let found = account.aws().preflight(&account.desired, &[], None).await.prerequisites;
         let profile = found.iter().find(|one| one.name == "node class web: instance profile");
         let PrerequisiteState::Missing { why, .. } = &profile.expect("a requirement").state else {
             panic!("{found:?}");

@@ -33,6 +33,8 @@ pub(super) struct Kubelets {
     /// groups.
     group_labels: BTreeMap<String, BTreeMap<String, String>>,
     joined: BTreeSet<String>,
+    /// Instances whose nodes a test joins itself, in order.
+    ignored: Vec<String>,
     /// True if newly launched instances join the cluster.
     pub(super) instances_join: bool,
 }
@@ -42,7 +44,19 @@ impl Kubelets {
         let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the embedded catalog");
         let cluster = cluster.to_owned();
         let (group_labels, joined) = (BTreeMap::new(), BTreeSet::new());
-        Self { ec2, client, cluster, catalog, group_labels, joined, instances_join: true }
+        let ignored = Vec::new();
+        Self { ec2, client, cluster, catalog, group_labels, joined, ignored, instances_join: true }
+    }
+
+    /// Leaves the node of an instance to the test.
+    pub(super) fn ignore(&mut self, id: &str) {
+        self.joined.insert(id.to_owned());
+        self.ignored.push(id.to_owned());
+    }
+
+    /// Returns the instances whose nodes the test joined.
+    pub(super) fn ignored(&self) -> &[String] {
+        &self.ignored
     }
 
     /// Sets the node labels of the members of a group.
@@ -113,6 +127,11 @@ impl Kubelets {
             "spec": { "providerID": format!("aws:///{zone}/{id}"), "taints": taints }
         });
         send(&self.client, "POST", "/api/v1/nodes", "application/json", &node).await;
+        self.set_ready(name, instance_type).await;
+    }
+
+    /// Writes the status of a Ready node.
+    pub(super) async fn set_ready(&self, name: &str, instance_type: &str) {
         let settings = NodeSettings::default();
         let amounts = self.catalog.allocation(&self.catalog.types[instance_type], &settings);
         let status = json!({ "status": {

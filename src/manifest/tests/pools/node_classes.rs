@@ -1,6 +1,7 @@
 //! Node classes that Karpenter's API refuses, and pools that it accepts.
 
 use super::*;
+use crate::model::desired::ConnectionTracking;
 
 #[test]
 fn node_class_problems_are_reported() {
@@ -128,4 +129,30 @@ fn excluding_nothing_leaves_the_value_open() {
     }
     let text = v1("      requirements: [{key: example.com/team, operator: In, values: []}]\n", "");
     assert!(lines(&read_text(&text))[0].contains("operator In needs at least one value"));
+}
+
+#[test]
+fn interface_and_cpu_options_are_read_within_their_bounds() {
+    let settings = |spec: &str| {
+        let desired = read_text(&node_class(&format!("{ALIAS}{spec}")));
+        assert_eq!(desired.problems, [], "{spec}");
+        desired.node_classes["c"].instance_settings.clone()
+    };
+    let tracking = settings("  connectionTracking: {tcpEstablishedTimeout: 600, udpTimeout: 30}\n");
+    let expected =
+        ConnectionTracking { tcp_established: Some(600), udp_stream: None, udp: Some(30) };
+    assert_eq!(tracking.connection_tracking, Some(expected));
+    let nested = settings("  cpuOptions: {nestedVirtualization: disabled}\n");
+    assert_eq!(nested.nested_virtualization, Some(false));
+    assert_eq!(settings("  context: reserved\n").context.as_deref(), Some("reserved"));
+    for (spec, expected) in [
+        ("  connectionTracking: {tcpEstablishedTimeout: 59}\n", "is 59, below 60"),
+        ("  connectionTracking: {udpStreamTimeout: 181}\n", "is 181, above 180"),
+        ("  connectionTracking: {udpTimeout: 61}\n", "is 61, above 60"),
+        ("  connectionTracking: {}\n", "states no timeout"),
+        ("  cpuOptions: {nestedVirtualization: on}\n", "`spec.cpuOptions.nestedVirtualization`"),
+    ] {
+        let found = problem(&node_class(&format!("{ALIAS}{spec}")));
+        assert!(found.starts_with("error") && found.contains(expected), "{spec}\n{found}");
+    }
 }

@@ -26,8 +26,15 @@ fn change_without_effect_is_no_drift() {
         let desired = read_text(&node_class(&format!("{ALIAS}{spec}")));
         desired.node_classes["c"].spec_digests.clone()
     };
-    assert_eq!(digests(""), digests("  context: x\n  ipPrefixCount: 1\n"));
-    assert_ne!(digests(""), digests("  detailedMonitoring: true\n"));
+    assert_eq!(digests(""), digests("  ipPrefixCount: 1\n"));
+    for field in [
+        "  detailedMonitoring: true\n",
+        "  context: x\n",
+        "  connectionTracking: {udpTimeout: 40}\n",
+        "  cpuOptions: {nestedVirtualization: disabled}\n",
+    ] {
+        assert_ne!(digests(""), digests(field), "{field}");
+    }
 }
 
 #[test]

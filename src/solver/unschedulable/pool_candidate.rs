@@ -1,0 +1,225 @@
+//! A pool as a candidate for pods that none of its nodes has room for.
+
+use super::super::Input;
+use super::super::auto_scaling_groups::{group_size, guaranteed_type};
+use super::super::limits::amount;
+use super::super::offer::{PoolRefusal, pool_requirements};
+use super::UnschedulableReport;
+use super::suggested_change::{UnplacedPods, limit_text};
+use crate::catalog::{InstanceType, NodeSettings, ebs_volumes};
+use crate::demand::PodShape;
+use crate::model::desired::{NodeClass, NodeGroup, Pool, PoolRequirement};
+use crate::model::ids::{LabelKey, LabelValue, Labels};
+use crate::model::market::CapacityType;
+use crate::model::pod::all_untolerated;
+use crate::model::requirement::{LabelSet, Operator, Requirements, is_well_known, key, label};
+use crate::model::storage::{EBS_DRIVER, attach_resource, is_attach_resource};
+use crate::model::units::{MicroUsd, Resources};
+
+/// A pool as a candidate for a pod, if the pool allowed other instance types.
+pub(super) struct PoolCandidate<'a> {
+    pool: &'a Pool,
+    class: &'a NodeClass,
+    unplaced: &'a UnplacedPods<'a>,
+    shape: &'a PodShape,
+    requirements: Requirements,
+    /// Requests of its DaemonSets, as far as its offers show.
+    daemons: Resources,
+    report: &'a UnschedulableReport<'a>,
+    settings: NodeSettings,
+    /// Necessary changes apart from the instance type.
+    pub(super) changes: Vec<String>,
+}
+
+impl<'a> PoolCandidate<'a> {
+    pub(super) fn new(
+        report: &'a UnschedulableReport<'_>,
+        pool: &'a Pool,
+        class: &'a NodeClass,
+        unplaced: &'a UnplacedPods<'_>,
+    ) -> Self {
+        let shape = unplaced.shape;
+        let offer = report.offers.list.iter().find(|offer| offer.node.pool == pool.name);
+        let daemons = offer.map(|offer| offer.daemons.clone()).unwrap_or_default();
+        let mut changes = Vec::new();
+        for taint in all_untolerated(&pool.taints, &shape.tolerations) {
+            changes
+                .push(format!("tolerate taint {}={}:{:?}", taint.key, taint.value, taint.effect));
+        }
+        let requirements = pool_requirements(pool);
+        let mut own = pool.labels.clone();
+        own.extend([label(key::NODEPOOL, pool.name.as_str())]);
+        let of_pool = |key: &str, set: &LabelSet| {
+            let met = match own.get(key) {
+                Some(value) => set.contains(Some(value)),
+                None => match requirements.get(key) {
+                    Some(allowed) => !allowed.intersect(set).is_empty(),
+                    // Without it in the pool, nodes have only the labels that each node has.
+                    None => is_well_known(key) || set.contains(None),
+                },
+            };
+            (!met).then(|| format!("remove the pod's requirement {key} {set}"))
+        };
+        let wishes = shape.nodes.any_of.first().into_iter().flat_map(Requirements::iter);
+        changes.extend(wishes.filter_map(|(key, set)| of_pool(key.as_str(), set)));
+        let settings = NodeSettings::new(pool, class);
+        Self { pool, class, unplaced, shape, requirements, daemons, report, settings, changes }
+    }
+
+    /// Returns the resources of a node for pods other than those of DaemonSets.
+    fn room(&self, kind: &InstanceType) -> Resources {
+        let allocation = self.report.input.catalog.allocation(kind, &self.settings);
+        allocation.allocatable.minus(&self.daemons)
+    }
+
+    /// Returns the on-demand price of a type that holds the pod; `None` if the type does not.
+    fn price(&self, kind: &InstanceType) -> Option<MicroUsd> {
+        let (shape, room) = (self.shape, self.room(kind));
+        let mut requests = shape.requests.clone();
+        let volumes = requests.extended(&attach_resource(EBS_DRIVER));
+        requests.extended.retain(|name, _| !is_attach_resource(name));
+        let attaches = i64::from(ebs_volumes(kind, self.class.volumes()));
+        if volumes > attaches || !requests.fits(&room) || !self.admits(&kind.labels) {
+            return None;
+        }
+        let on_demand = kind.offerings.iter().filter(|o| o.capacity_type == CapacityType::OnDemand);
+        on_demand.filter_map(|offering| offering.price).min()
+    }
+
+    /// Returns the change that lets the pool launch the best instance type, with its cost and price.
+    pub(super) fn type_change(&self) -> Option<(usize, MicroUsd, String)> {
+        let kinds = self.report.input.catalog.types.values().filter(|kind| !kind.bare_metal);
+        let priced = kinds.filter_map(|kind| Some((self.price(kind)?, kind)));
+        let change = |(price, kind): (MicroUsd, &'a InstanceType)| {
+            let broken = self.unmet_requirements(kind);
+            let cost = self.changes.len() + broken.len() + self.limits(kind).len();
+            (cost, price, kind, broken)
+        };
+        let best = priced.map(change).min_by_key(|(cost, price, ..)| (*cost, *price));
+        let (cost, price, kind, broken) = best?;
+        Some((cost, price, self.describe(kind, price, &broken)))
+    }
+
+    /// Returns the change that adds nodes of a group, with its cost and price. The type of a group is
+    /// fixed, so that a pod that does not fit it needs another group.
+    pub(super) fn group_change(&self, group: &NodeGroup) -> Option<(usize, MicroUsd, String)> {
+        let Input { catalog, observed, .. } = self.report.input;
+        let pool = self.report.pool_text(&self.pool.name);
+        let nodes = |kind: &InstanceType, price| {
+            let nodes = self.unplaced.nodes_text(&self.room(kind), &kind.name, price);
+            format!("{nodes} on demand")
+        };
+        let own = guaranteed_type(self.pool, &group.types, catalog, &self.settings).ok();
+        if let Some((kind, price)) = own.and_then(|kind| Some((kind, self.price(kind)?))) {
+            let mut changes = vec![match self.report.offers.refusals.get(&self.pool.name) {
+                Some(PoolRefusal::Group { .. }) if !group.manage => format!(
+                    "set `spec.groups.{}: {{ manage: true }}` in fleetwright.yaml, or resize \
+                     {pool} by hand",
+                    self.pool.name
+                ),
+                _ => format!("resize {pool} by hand"),
+            }];
+            let size = group_size(group, observed);
+            let needed = i64::from(size.members) + self.unplaced.nodes_needed(&self.room(kind));
+            if needed > i64::from(size.most) {
+                changes.push(format!("raise its maxSize from {} to {needed}", size.most));
+            }
+            changes.extend(self.changes.iter().cloned());
+            let text = format!("{}: {}", changes.join(", and "), nodes(kind, price));
+            return Some((changes.len(), price, text));
+        }
+        let arch = |kind: &InstanceType| kind.labels.get(key::ARCH).cloned();
+        let known = group.types.iter().find_map(|name| catalog.types.get(name)).map(arch);
+        let kinds = catalog.types.values().filter(|kind| !kind.bare_metal);
+        let kinds = kinds.filter(|kind| known.as_ref().is_none_or(|known| *known == arch(kind)));
+        let priced = kinds.filter_map(|kind| Some((self.price(kind)?, kind)));
+        let (price, kind) = priced.min_by_key(|(price, _)| *price)?;
+        let add = format!(
+            "add a node group of {}, because the type of {pool} is fixed and too small",
+            kind.name
+        );
+        let changes: Vec<String> = [add].into_iter().chain(self.changes.iter().cloned()).collect();
+        let text = format!("{}: {}", changes.join(", and "), nodes(kind, price));
+        Some((changes.len() + 1, price, text))
+    }
+
+    /// Returns true if the pod's node selector allows these labels of a type.
+    fn admits(&self, labels: &Labels) -> bool {
+        let meets = |alternative: &Requirements| {
+            let mut wishes = alternative.iter();
+            wishes.all(|(key, set)| labels.get(key).is_none_or(|value| set.contains(Some(value))))
+        };
+        self.shape.nodes.any_of.iter().any(meets)
+    }
+
+    /// Returns the keys of the pool's requirements that a type does not meet, with its values.
+    fn unmet_requirements(&self, kind: &InstanceType) -> Vec<(LabelKey, LabelValue)> {
+        let of_type = self.requirements.iter().filter_map(|(key, set)| {
+            let value = kind.labels.get(key)?;
+            (!set.contains(Some(value))).then(|| (key.clone(), value.clone()))
+        });
+        of_type.collect()
+    }
+
+    /// Returns the limits of the pool that one node of a type exceeds, with the least that each
+    /// must be.
+    fn limits(&self, kind: &InstanceType) -> Vec<String> {
+        let capacity = self.report.input.catalog.allocation(kind, &self.settings).capacity;
+        let limits = self.pool.limits.resources.iter().filter_map(|(name, limit)| {
+            let least = amount(&capacity, name.as_str());
+            (least > *limit).then(|| limit_text(name.as_str(), least))
+        });
+        limits.collect()
+    }
+
+    fn describe(
+        &self,
+        kind: &InstanceType,
+        price: MicroUsd,
+        broken: &[(LabelKey, LabelValue)],
+    ) -> String {
+        let name = &kind.name;
+        let pool = self.report.pool_text(&self.pool.name);
+        let mut changes = Vec::new();
+        if !broken.is_empty() {
+            let edits = broken.iter().flat_map(|(key, value)| self.edits(key, value));
+            let edits: Vec<String> = edits.collect();
+            changes.push(format!("{} in {pool}", edits.join(" and ")));
+        }
+        let limits = self.limits(kind);
+        if !limits.is_empty() {
+            changes.push(format!("raise the limits of {pool} to at least {}", limits.join(", ")));
+        }
+        changes.extend(self.changes.iter().cloned());
+        if changes.is_empty() {
+            changes.push(format!("let {pool} launch {name}"));
+        }
+        let nodes = self.unplaced.nodes_text(&self.room(kind), name, price);
+        format!("{}: {nodes} on demand", changes.join(", and "))
+    }
+
+    /// Returns the edits of the pool that let its nodes have a value of a label.
+    fn edits(&self, key: &LabelKey, value: &LabelValue) -> Vec<String> {
+        let excludes = |requirement: &&PoolRequirement| {
+            let values: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
+            let set = LabelSet::from_operator(requirement.operator, &values);
+            requirement.key == *key && set.is_ok_and(|set| !set.contains(Some(value)))
+        };
+        let edit = |requirement: &PoolRequirement| match requirement.operator {
+            Operator::In => format!("add {value} to {key}"),
+            Operator::NotIn => format!("remove {value} from the excluded values of {key}"),
+            Operator::Exists
+            | Operator::DoesNotExist
+            | Operator::Gt
+            | Operator::Lt
+            | Operator::Gte
+            | Operator::Lte => {
+                let bound: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
+                format!("allow {value} in {key} {:?} {}", requirement.operator, bound.join(", "))
+            }
+        };
+        let label = self.pool.labels.get(key).filter(|label| *label != value);
+        let label = label.map(|label| format!("change label {key} from {label} to {value}"));
+        self.pool.requirements.iter().filter(excludes).map(edit).chain(label).collect()
+    }
+}
