@@ -13,12 +13,14 @@
 //! use fleetwright::manifest::read;
 //! use fleetwright::model::desired::{Fleet, Tree, TreeFile};
 //! let text = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: api}, spec: {replicas: 3,
-//!   template: {spec: {containers: [{name: app, resources: {requests: {cpu: 500m}}}]}}}}";
+//!   selector: {matchLabels: {app: api}}, template: {metadata: {labels: {app: api}},
+//!   spec: {containers: [{name: app, resources: {requests: {cpu: 500m}}}]}}}}";
 //! let file = TreeFile { path: "api.yaml".into(), content: Ok(text.as_bytes().into()) };
 //! let desired = read(&Tree { files: vec![file] }, &Fleet::default());
 //! assert!(desired.problems.is_empty() && desired.workloads.len() == 1);
 //! ```
 
+mod api_server_rules;
 mod autoscaling;
 mod chart_index;
 mod classify;
