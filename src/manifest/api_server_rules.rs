@@ -75,11 +75,15 @@ fn check_version(root: &FieldMap<'_>) {
     let Some((_, release, successor)) = REMOVED.iter().find(|(old, ..)| *old == stated) else {
         return;
     };
+    // Problems of one cause share a hint, so the successor is in the message.
     field.report_problem(
         Severity::Warning,
         Some(Code::RemovedVersion),
-        format_args!("is `{stated}`, which Kubernetes {release} and later do not serve"),
-        format!("write apiVersion: {successor}"),
+        format_args!(
+            "is `{stated}`, which Kubernetes {release} and later do not serve; write apiVersion: \
+             {successor}"
+        ),
+        None,
     );
 }
 

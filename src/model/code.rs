@@ -163,7 +163,7 @@ codes! {
         "Write the kind or the API version that the hint names.";
     RemovedVersion "removed-version"
         "An object has an API version that Kubernetes has removed."
-        "Write the API version that the hint names, unless the cluster is that old.";
+        "Write the API version that the message names, unless the cluster is that old.";
     InvalidName "invalid-name"
         "An object or its namespace has a name that the API server refuses."
         "Write a name of the form that the hint states.";

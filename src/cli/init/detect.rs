@@ -464,7 +464,7 @@ mod tests {
                 ("b/web/chart", "b-web"),
                 ("c/My_App", "c-my-app"),
                 ("d/my-app", "d-my-app"),
-                ("e/x", "web"),
+                ("e/x", "x"),
                 ("f/g-h", "f-g-h"),
                 ("f/g_h", "f-g-h-2"),
             ]
