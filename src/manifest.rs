@@ -13,12 +13,14 @@
 //! use fleetwright::manifest::read;
 //! use fleetwright::model::desired::{Fleet, Tree, TreeFile};
 //! let text = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: api}, spec: {replicas: 3,
-//!   template: {spec: {containers: [{name: app, resources: {requests: {cpu: 500m}}}]}}}}";
+//!   selector: {matchLabels: {app: api}}, template: {metadata: {labels: {app: api}},
+//!   spec: {containers: [{name: app, resources: {requests: {cpu: 500m}}}]}}}}";
 //! let file = TreeFile { path: "api.yaml".into(), content: Ok(text.as_bytes().into()) };
 //! let desired = read(&Tree { files: vec![file] }, &Fleet::default());
 //! assert!(desired.problems.is_empty() && desired.workloads.len() == 1);
 //! ```
 
+mod api_server_rules;
 mod autoscaling;
 mod chart_index;
 mod classify;
@@ -76,6 +78,7 @@ pub use cluster_alternatives::{Alternatives, AlternativesKind, cluster_alternati
 pub use cluster_directories::cluster_directories;
 pub use declared_objects::{DeclaredObject, declared_objects};
 pub use delivery::IN_CLUSTER;
+pub(crate) use delivery::release_name;
 pub use live_objects::read_live_objects;
 pub use manifest_sources::{candidate_paths, render_requests, source_requests};
 pub use manifest_text::use_settings_of;

@@ -185,10 +185,10 @@ pub(super) struct ApproveArgs {
 #[cfg(feature = "live")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The token comes from GITHUB_TOKEN, GITLAB_TOKEN, BITBUCKET_TOKEN (with BITBUCKET_USER for an API \
-token), or AZURE_DEVOPS_TOKEN and SYSTEM_ACCESSTOKEN. Jobs of these platforms set the rest; outside \
+The token comes from GITHUB_TOKEN, GITLAB_TOKEN, BITBUCKET_TOKEN (with BITBUCKET_USER if it is the \
+password of a user), or AZURE_DEVOPS_TOKEN and SYSTEM_ACCESSTOKEN. Jobs of these platforms set the rest; outside \
 of a job, pass --host, --repository and --pull. The address of a server of your own comes from \
-GITHUB_API_URL, GITLAB_API_URL, BITBUCKET_API_URL or AZURE_DEVOPS_URL.
+GITHUB_API_URL, GITLAB_API_URL, BITBUCKET_API_URL, BITBUCKET_URL (Data Center) or AZURE_DEVOPS_URL.
 
 Examples:
   fleetwright comment --plan plan.json

@@ -190,7 +190,12 @@ impl<'a> Field<'a> {
     }
 
     /// Reports an error with a code.
-    fn coded_error(&self, code: Code, message: impl fmt::Display, hint: impl Into<Option<String>>) {
+    pub(super) fn coded_error(
+        &self,
+        code: Code,
+        message: impl fmt::Display,
+        hint: impl Into<Option<String>>,
+    ) {
         self.report_problem(Severity::Error, Some(code), message, hint);
     }
 
@@ -199,7 +204,7 @@ impl<'a> Field<'a> {
         self.report_problem(Severity::Warning, None, message, hint);
     }
 
-    fn report_problem(
+    pub(super) fn report_problem(
         &self,
         severity: Severity,
         code: Option<Code>,

@@ -380,7 +380,7 @@ fn contains_text(list: &[String], text: &str) -> bool {
 }
 
 /// Returns the usual release name of a chart in `path`: the directory's name.
-fn release_name(path: &str) -> String {
+pub(crate) fn release_name(path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or_default();
     let letter = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' };
     let name: String = name.to_ascii_lowercase().chars().map(letter).take(53).collect();

@@ -1,5 +1,6 @@
 //! Labels, selectors and expressions over labels.
 
+use super::api_server_rules::is_subdomain;
 use super::decode::{Field, FieldMap, shorten};
 use crate::model::desired::Severity;
 use crate::model::ids::{LabelKey, LabelValue, Labels};
@@ -93,7 +94,7 @@ pub(super) fn label_keys(field: Option<Field<'_>>, owner: LabelOwner) -> Vec<Lab
 
 fn check_key(field: &Field<'_>, key: &str) {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(p, n)| (Some(p), n));
-    let prefix_ok = prefix.is_none_or(|p| p.len() <= PREFIX_MAX && is_name(p));
+    let prefix_ok = prefix.is_none_or(|p| p.len() <= PREFIX_MAX && is_subdomain(p));
     if !prefix_ok || name.len() > NAME_MAX || !is_name(name) {
         let hint = "write it as name or domain/name".to_owned();
         field.error(format_args!("has the label key `{}`, which is not valid", shorten(key)), hint);

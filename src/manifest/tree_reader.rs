@@ -16,8 +16,8 @@ use super::settings::{is_fleet_document, normal_path};
 use super::source_area::source_areas;
 use super::yaml::{self, YamlDocument, YamlFault, YamlNode, YamlStream, YamlValue};
 use super::{
-    autoscaling, cluster_objects, eksctl, karpenter, learned_nodes, namespace_limits,
-    reference_check, storage, workload,
+    api_server_rules, autoscaling, cluster_objects, eksctl, karpenter, learned_nodes,
+    namespace_limits, reference_check, storage, workload,
 };
 use crate::model::code::Code;
 use crate::model::desired::{
@@ -205,8 +205,9 @@ impl TreeReader<'_> {
             Ok(bytes) => bytes,
             Err(why) => {
                 let message = format!("cannot be read: {why}");
-                return self
-                    .report_fault(file, YamlFault { line: 0, message, hint: None, code: None });
+                let fault =
+                    YamlFault { line: 0, message, hint: None, code: None, loses_object: false };
+                return self.report_fault(file, fault);
             }
         };
         if manifest.origins.is_none()
@@ -222,7 +223,8 @@ impl TreeReader<'_> {
             Err(error) => {
                 let hint = Some("save it as UTF-8 text".to_owned());
                 let (line, message) = (error.line(), error.to_string());
-                let fault = YamlFault { line, message, hint, code: Some(Code::InvalidYaml) };
+                let code = Some(Code::InvalidYaml);
+                let fault = YamlFault { line, message, hint, code, loses_object: false };
                 return self.report_fault(file, fault);
             }
         };
@@ -273,12 +275,10 @@ impl TreeReader<'_> {
             return self.skip(manifest.file, root.line, "kustomization");
         }
         if !matches!(class, DocumentClass::Skipped(_)) {
-            // Also for kinds that are not inputs: two objects without `---` between them parse as
-            // one with duplicate keys, and the first one would be lost.
             for fault in faults {
                 match manifest.origins {
                     Some(_) => self.report_rendered_fault(manifest.origin(root), fault),
-                    None => self.report_fault(manifest.file, fault.clone()),
+                    None => self.report_document_fault(manifest.file, &class, fault.clone()),
                 }
             }
         }
@@ -362,6 +362,7 @@ impl TreeReader<'_> {
         if let Some(map) = root.map()
             && let Some(meta) = object_meta(&map)
         {
+            api_server_rules::check(object_kind, &map);
             read_object(object_kind, meta, &map, &mut self.into);
         }
     }
@@ -381,9 +382,24 @@ impl TreeReader<'_> {
         );
     }
 
+    /// Reports a fault of a document that parses. A key that a kind without capacity has twice
+    /// changes no pod, so it is a warning. A lost object may be a workload.
+    fn report_document_fault(&self, file: &TreeFile, class: &DocumentClass, fault: YamlFault) {
+        let is_harmless = matches!(class, DocumentClass::OtherKind(_))
+            && fault.code == Some(Code::DuplicateKey)
+            && !fault.loses_object;
+        let severity = if is_harmless { Severity::Warning } else { Severity::Error };
+        self.report_fault_as(severity, file, fault);
+    }
+
     fn report_fault(&self, file: &TreeFile, fault: YamlFault) {
+        self.report_fault_as(Severity::Error, file, fault);
+    }
+
+    fn report_fault_as(&self, severity: Severity, file: &TreeFile, fault: YamlFault) {
+        let origin = Origin { file: file.path.clone(), line: fault.line };
         self.report.add(
-            Problem::error(Origin { file: file.path.clone(), line: fault.line }, "", fault.message)
+            Problem::new(severity, origin, "", fault.message)
                 .maybe_hint(fault.hint)
                 .code(fault.code),
         );

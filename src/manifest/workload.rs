@@ -11,6 +11,7 @@ use super::object_meta::ObjectMeta;
 use super::pod_spec::{claim_class, pod_template};
 use super::yaml::YamlNode;
 use super::{cron, hooks, labels};
+use crate::model::code::Code;
 use crate::model::desired::{Concurrency, CronSchedule, RolloutShare, Scale, Severity, Workload};
 use crate::model::ids::{WorkloadId, WorkloadKind};
 use crate::model::pod::{PodTemplate, Volume, VolumeSource};
@@ -73,6 +74,7 @@ pub(super) fn read(
     } else {
         root.required("spec").and_then(|spec| {
             let spec = spec.map()?;
+            require_selector(kind, root, &spec);
             first_ordinal = ordinals_start(&spec);
             scaled(kind, &spec)
         })
@@ -182,13 +184,40 @@ fn scaled(kind: WorkloadKind, spec: &FieldMap<'_>) -> Option<(Scale, PodTemplate
     read
 }
 
-/// Reports a selector that does not select the pods of its own template: the API server refuses it.
-/// A workload without a selector stays accepted, as older API versions have a default.
+/// What to write as a selector.
+const SELECTOR_HINT: &str = "write the labels of the template under `spec.selector.matchLabels`";
+
+/// Reports a missing selector: the API server refuses the workload. Removed API versions and other
+/// kinds have a default.
+fn require_selector(kind: WorkloadKind, root: &FieldMap<'_>, spec: &FieldMap<'_>) {
+    let is_required = matches!(
+        kind,
+        WorkloadKind::Deployment
+            | WorkloadKind::StatefulSet
+            | WorkloadKind::DaemonSet
+            | WorkloadKind::ReplicaSet
+    );
+    let api_version = root.field.node.get("apiVersion").and_then(YamlNode::text);
+    let is_live = root.field.scope.verbatim;
+    if is_required && !is_live && api_version == Some("apps/v1") && spec.get("selector").is_none() {
+        spec.field.coded_error(
+            Code::FieldMissing,
+            "has no `selector`, so that the API server refuses it",
+            SELECTOR_HINT.to_owned(),
+        );
+    }
+}
+
+/// Reports an empty selector, and one that does not select the pods of its own template: the API
+/// server refuses both.
 fn check_selector(spec: &FieldMap<'_>, template: &PodTemplate) {
     let Some(field) = spec.get("selector") else { return };
-    let selects =
-        labels::selector(&field).is_none_or(|selector| selector.matches(&template.labels));
-    if !selects {
+    let Some(selector) = labels::selector(&field) else { return };
+    if selector.0.is_empty() && !spec.field.scope.verbatim {
+        field.error("selects nothing, so that the API server refuses it", SELECTOR_HINT.to_owned());
+        return;
+    }
+    if !selector.matches(&template.labels) {
         field.error(
             "does not select the pods of `spec.template`",
             "write the labels of the template under `matchLabels`".to_owned(),

@@ -118,6 +118,8 @@ pub(super) struct YamlFault {
     pub(super) message: String,
     pub(super) hint: Option<String>,
     pub(super) code: Option<Code>,
+    /// Whether an object is lost, because another one follows it without `---` between them.
+    pub(super) loses_object: bool,
 }
 
 /// The documents of a file up to its end, or up to the first fault.

@@ -161,6 +161,12 @@ codes! {
     UnsupportedVersion "unsupported-version"
         "An object has a kind or an API version that no API server serves."
         "Write the kind or the API version that the hint names.";
+    RemovedVersion "removed-version"
+        "An object has an API version that Kubernetes has removed."
+        "Write the API version that the message names, unless the cluster is that old.";
+    InvalidName "invalid-name"
+        "An object or its namespace has a name that the API server refuses."
+        "Write a name of the form that the hint states.";
     UnknownField "unknown-field"
         "An object has a field that its kind does not have."
         "Correct the spelling of the field, or remove it.";

@@ -53,6 +53,12 @@ impl ForgeAddress {
     }
 }
 
+impl fmt::Display for ForgeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 fn is_loopback(host: &str) -> bool {
     let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()));
     let name = name.map_or(host, |(name, _)| name).trim_matches(['[', ']']);
@@ -266,7 +272,8 @@ fn read_reply(mut response: Response<Body>, attempt: u32) -> ApiReply {
 /// Returns the status and the message of an error. Each forge has a place of its own for it.
 fn error_text(status: u16, text: &str) -> String {
     let value: Value = serde_json::from_str(text).unwrap_or_default();
-    let places = ["/message", "/error/message", "/error_description", "/error"];
+    let places =
+        ["/message", "/error/message", "/error_description", "/error", "/errors/0/message"];
     let message = places
         .into_iter()
         .find_map(|place| value.pointer(place))

@@ -5,7 +5,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{FILE_BYTES_MAX, variable};
-use crate::adapters::forges::{AzureDevOps, Bitbucket, ForgeAddress, GitHub, GitLab, Token};
+use crate::adapters::forges::{
+    AzureDevOps, Bitbucket, BitbucketDataCenter, ForgeAddress, GitHub, GitLab, Token,
+};
 use crate::apply::ports::Forge;
 use crate::cli::error::CliError;
 use crate::cli::settings::CommentSettings;
@@ -17,6 +19,7 @@ pub(in crate::cli) enum ForgeHost {
     Github,
     Gitlab,
     Bitbucket,
+    BitbucketDataCenter,
     AzureDevops,
 }
 
@@ -28,7 +31,7 @@ pub(super) struct PullRequest {
 
 /// Names of the variables of a platform. The first that is set counts.
 struct Variables {
-    /// Set in each job.
+    /// Set in each job; empty for a platform without jobs of its own.
     job: &'static str,
     tokens: &'static [&'static str],
     addresses: &'static [&'static str],
@@ -69,6 +72,16 @@ const BITBUCKET: Variables = Variables {
     repository_form: "WORKSPACE/NAME",
 };
 
+const BITBUCKET_DATA_CENTER: Variables = Variables {
+    job: "",
+    tokens: &["BITBUCKET_TOKEN"],
+    addresses: &["BITBUCKET_URL"],
+    repositories: &[],
+    pulls: &[],
+    default_address: None,
+    repository_form: "PROJECT/NAME",
+};
+
 const AZURE_DEVOPS: Variables = Variables {
     job: "TF_BUILD",
     tokens: &["AZURE_DEVOPS_TOKEN", "SYSTEM_ACCESSTOKEN"],
@@ -92,6 +105,7 @@ impl ForgeHost {
             Self::Github => &GITHUB,
             Self::Gitlab => &GITLAB,
             Self::Bitbucket => &BITBUCKET,
+            Self::BitbucketDataCenter => &BITBUCKET_DATA_CENTER,
             Self::AzureDevops => &AZURE_DEVOPS,
         }
     }
@@ -138,10 +152,12 @@ impl ForgeHost {
             Self::Github => Box::new(GitHub::new(address, repository, secret)),
             Self::Gitlab => Box::new(GitLab::new(address, repository, secret)),
             Self::Bitbucket => {
-                let user = variable("BITBUCKET_USER");
-                let token =
-                    user.map_or_else(|| Token::bearer(secret), |user| Token::basic(&user, secret));
-                Box::new(Bitbucket::new(address, repository, token))
+                Box::new(Bitbucket::new(address, repository, bitbucket_token(secret)))
+            }
+            Self::BitbucketDataCenter => {
+                let (project, name) = repository.split_once('/').unwrap_or((repository, ""));
+                let token = bitbucket_token(secret);
+                Box::new(BitbucketDataCenter::new(address, project, name, token))
             }
             Self::AzureDevops => {
                 let (project, name) = repository.split_once('/').unwrap_or((repository, ""));
@@ -172,6 +188,11 @@ impl ForgeHost {
 
     /// Accepts an owner and a name alone, because the text becomes part of a URL.
     fn is_repository(self, name: &str) -> bool {
+        // The project of a user of Bitbucket Data Center.
+        let name = match self {
+            Self::BitbucketDataCenter => name.strip_prefix('~').unwrap_or(name),
+            Self::Github | Self::Gitlab | Self::Bitbucket | Self::AzureDevops => name,
+        };
         let plain = |part: &str| {
             let has_spaces = self == Self::AzureDevops;
             let allowed = |c: char| {
@@ -186,6 +207,12 @@ impl ForgeHost {
     }
 }
 
+/// Returns a token of Bitbucket: with a user, it is the password of that user.
+fn bitbucket_token(secret: &str) -> Token {
+    let user = variable("BITBUCKET_USER");
+    user.map_or_else(|| Token::bearer(secret), |user| Token::basic(&user, secret))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,6 +224,8 @@ mod tests {
         assert!(!accepts(ForgeHost::Github, "acme/infra/fleet"));
         assert!(accepts(ForgeHost::Gitlab, "acme/infra/fleet"));
         assert!(accepts(ForgeHost::AzureDevops, "Our Fleet/fleet"));
+        assert!(accepts(ForgeHost::BitbucketDataCenter, "~ann/fleet"));
+        assert!(!accepts(ForgeHost::Bitbucket, "~ann/fleet"));
         for host in [ForgeHost::Github, ForgeHost::Gitlab, ForgeHost::Bitbucket] {
             for bad in ["fleet", "a/..", "a/b?c", "a/b c", "a//b", "a/b#c"] {
                 assert!(!accepts(host, bad), "{host:?} {bad}");

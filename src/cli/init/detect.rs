@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use crate::manifest::{
     Alternatives, AlternativesKind, KUSTOMIZATION, cluster_alternatives, cluster_directories,
     is_for_tests, is_object, is_within, json_documents, kustomization_references, normal_path,
-    read,
+    read, release_name,
 };
 use crate::model::desired::{Fleet, Generation, Pool, RepositoryLocation, Tree, is_settings_file};
 
@@ -292,32 +292,66 @@ fn charts(tree: &Tree) -> BTreeSet<String> {
 /// Names of directories that say nothing about their chart.
 const CHART_DIRECTORIES: [&str; 5] = ["chart", "charts", "deploy", "helm", "k8s"];
 
-/// Returns a name for the release of each chart: that of the chart, or that of its directory if the
-/// chart's is general or another chart has it.
+/// Returns a name for the release of each chart. No two charts get the same name.
+///
+/// A chart gets the first name that no other chart wants: its own, unless it is general, or the
+/// last parts of its path, one more each time.
 fn releases(tree: &Tree, charts: &BTreeSet<String>) -> BTreeMap<String, String> {
-    let named = |chart: &String| {
-        let mut files = tree.files.iter().filter(|file| {
-            parent(&file.path) == chart && matches!(name(&file.path), "Chart.yaml" | "Chart.yml")
-        });
-        let stated = files.find_map(|file| {
-            let document = json_documents(file).into_iter().next()?;
-            document.get("name")?.as_str().map(str::to_owned)
-        });
-        let is_special = |part: &&str| !part.is_empty() && !CHART_DIRECTORIES.contains(part);
-        let directory = chart.rsplit('/').find(is_special).map(str::to_owned);
-        (chart.clone(), stated, directory)
-    };
-    let all: Vec<_> = charts.iter().map(named).collect();
-    let count =
-        |text: &String| all.iter().filter(|(_, other, _)| other.as_ref() == Some(text)).count();
-    let is_special =
-        |text: &&String| !CHART_DIRECTORIES.contains(&text.as_str()) && count(text) == 1;
-    let release = |(chart, stated, directory): &(String, Option<String>, Option<String>)| {
-        let release =
-            stated.as_ref().filter(is_special).or(directory.as_ref()).or(stated.as_ref())?;
-        Some((chart.clone(), release.clone()))
-    };
-    all.iter().filter_map(release).collect()
+    let all: Vec<(&String, Vec<String>)> =
+        charts.iter().map(|chart| (chart, release_names(tree, chart))).collect();
+    let mut releases: BTreeMap<String, String> = BTreeMap::new();
+    let mut taken: BTreeSet<String> = BTreeSet::new();
+    let most = all.iter().map(|(_, names)| names.len()).max().unwrap_or(0);
+    for rank in 0..most {
+        let is_open = |chart: &&String| !releases.contains_key(*chart);
+        let open = all.iter().filter(|(chart, _)| is_open(chart));
+        let wanted: Vec<(&String, &String)> =
+            open.filter_map(|(chart, names)| Some((*chart, names.get(rank)?))).collect();
+        let is_unique = |name: &String| {
+            !taken.contains(name) && wanted.iter().filter(|(_, other)| *other == name).count() == 1
+        };
+        let unique: Vec<(String, String)> = wanted
+            .iter()
+            .filter(|(_, name)| is_unique(name))
+            .map(|(chart, name)| ((*chart).clone(), (*name).clone()))
+            .collect();
+        taken.extend(unique.iter().map(|(_, name)| name.clone()));
+        releases.extend(unique);
+    }
+    // Paths that differ only in characters that a release cannot have.
+    for (chart, names) in all {
+        let Some(last) = names.last().filter(|_| !releases.contains_key(chart)) else { continue };
+        let start: String = last.chars().take(RELEASE_START_MAX).collect();
+        let numbered = (2..).map(|number| format!("{start}-{number}"));
+        let free = std::iter::once(last.clone()).chain(numbered).find(|name| !taken.contains(name));
+        if let Some(name) = free {
+            taken.insert(name.clone());
+            releases.insert(chart.clone(), name);
+        }
+    }
+    releases
+}
+
+/// Most characters of a release before a number: Helm permits 53 in all.
+const RELEASE_START_MAX: usize = 48;
+
+/// Returns the names that the release of a chart may have, the best one first.
+fn release_names(tree: &Tree, chart: &str) -> Vec<String> {
+    let mut files = tree.files.iter().filter(|file| {
+        parent(&file.path) == chart && matches!(name(&file.path), "Chart.yaml" | "Chart.yml")
+    });
+    let stated = files.find_map(|file| {
+        let document = json_documents(file).into_iter().next()?;
+        document.get("name")?.as_str().map(str::to_owned)
+    });
+    let is_general = |part: &str| part.is_empty() || CHART_DIRECTORIES.contains(&part);
+    let parts: Vec<&str> = chart.split('/').filter(|part| !is_general(part)).collect();
+    let own = stated.iter().filter(|name| !is_general(name)).cloned();
+    let ends = (1..=parts.len()).map(|count| parts[parts.len() - count..].join("-"));
+    // The chart of the repository's root has no path.
+    let whole = Some(chart.replace('/', "-")).filter(|path| !path.is_empty());
+    let rest = whole.or_else(|| stated.clone());
+    own.chain(ends).chain(rest).map(|name| release_name(&name)).collect()
 }
 
 #[cfg(test)]
@@ -404,6 +438,37 @@ mod tests {
         assert_eq!(found.directory_of("acme-staging"), Some("staging/k8s"));
         assert_eq!((found.directory_of("acme"), found.directory_of("prod-staging")), (None, None));
         assert_eq!((found.directory_of("k8s"), found.example_cluster()), (None, Some("prod")));
+    }
+
+    #[test]
+    fn releases_of_charts_are_unique_names_of_helm() {
+        let chart = |name: &str| format!("name: {name}\n");
+        let (general, app, web) = (chart("chart"), chart("app"), chart("web"));
+        let found = detect(&[
+            ("a/web/Chart.yaml", &general),
+            ("b/web/chart/Chart.yaml", &general),
+            ("c/My_App/Chart.yaml", &app),
+            ("d/my-app/Chart.yaml", &app),
+            ("e/x/Chart.yaml", &web),
+            ("f/g_h/Chart.yaml", &chart("i")),
+            ("f/g-h/Chart.yaml", &chart("i")),
+            ("Chart.yaml", &chart("root")),
+        ]);
+        let releases: Vec<(&str, &str)> =
+            found.releases.iter().map(|(path, name)| (path.as_str(), name.as_str())).collect();
+        assert_eq!(
+            releases,
+            [
+                ("", "root"),
+                ("a/web", "a-web"),
+                ("b/web/chart", "b-web"),
+                ("c/My_App", "c-my-app"),
+                ("d/my-app", "d-my-app"),
+                ("e/x", "x"),
+                ("f/g-h", "f-g-h"),
+                ("f/g_h", "f-g-h-2"),
+            ]
+        );
     }
 
     #[test]

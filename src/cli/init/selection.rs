@@ -178,7 +178,8 @@ mod tests {
     use crate::cli::tests::run_command;
 
     const WEB: &str = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: \
-                       {replicas: 2, template: {spec: {containers: [{name: c}]}}}}";
+                       {replicas: 2, selector: {matchLabels: {app: web}}, template: \
+                       {metadata: {labels: {app: web}}, spec: {containers: [{name: c}]}}}}";
 
     fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
         let directory = tempfile::tempdir().expect("a directory");

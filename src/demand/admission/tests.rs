@@ -26,7 +26,9 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {{name: api, namespace: web}}
 spec:
+  selector: {{matchLabels: {{app: api}}}}
   template:
+    metadata: {{labels: {{app: api}}}}
     spec:
       containers:
       - name: app
@@ -168,7 +170,9 @@ kind: Deployment
 metadata: {{name: api, namespace: web}}
 spec:
   replicas: 4
+  selector: {{matchLabels: {{app: api}}}}
   template:
+    metadata: {{labels: {{app: api}}}}
     spec:
       priorityClassName: high
       containers:

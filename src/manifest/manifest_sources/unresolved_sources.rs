@@ -6,11 +6,15 @@ use super::super::cluster_alternatives::Alternatives;
 use super::super::collector::Collector;
 use super::super::delivery::{DeliveryObject, ManifestContent, ManifestSet, TargetCluster};
 use super::super::repository_layout::parent_directory;
-use super::super::source_area::area_of;
+use super::super::settings::is_for_tests;
+use super::super::source_area::{SourceArea, area_of};
 use super::delivered_files::DeliveredFiles;
 use super::{DeliverySources, SourceContext, display_directory};
 use crate::model::desired::{Fleet, is_external};
 use crate::model::ids::Origin;
+
+/// Reason that a chart or kustomization is not read: no cluster has its objects.
+const FOR_TESTS: &str = "in a directory for tests";
 
 impl DeliverySources {
     /// Reports sources that cannot be followed, and charts and kustomizations that no source
@@ -50,7 +54,16 @@ impl DeliverySources {
                 && delivered.cluster_of(path).is_none()
                 && delivered.other_overlay(path).is_none()
         };
+        // A source may name a directory for tests.
+        let is_unnamed_test = |path: &str| {
+            let is_named = |area: &SourceArea| is_for_tests(&format!("{}/", area.path));
+            is_for_tests(path) && !area_of(areas, path).is_some_and(is_named)
+        };
         for (chart, path) in layout.charts().filter(|(_, path)| is_plain(path)) {
+            if is_unnamed_test(path) {
+                into.skip(file_origin(path), FOR_TESTS);
+                continue;
+            }
             let object = format!("Helm chart {}", display_directory(chart));
             into.add_unresolved(
                 file_origin(path),
@@ -76,6 +89,8 @@ impl DeliverySources {
             if let Some(all) = excluding {
                 let reason = format!("no source chooses one of {}", all.named());
                 into.add_unresolved(file_origin(path), object, reason);
+            } else if is_unnamed_test(path) {
+                into.skip(file_origin(path), FOR_TESTS);
             } else if !kustomization.changes.is_empty() {
                 let reason = missing_source_hint(fleet, directory, "kustomize");
                 into.add_unresolved(file_origin(path), object, reason);

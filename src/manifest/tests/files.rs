@@ -149,10 +149,10 @@ fn a_broken_file_is_an_error_with_its_line() {
 #[test]
 fn objects_without_a_separator_between_them_are_an_error() {
     let text = format!("{POD}apiVersion: v1\nkind: Service\nmetadata: {{name: s}}\n");
-    let found = lines(&read_text(&text));
     assert_eq!(
-        found[0],
-        "error a.yaml:5: key `apiVersion` is given twice, at lines 1 and 5; remove one of the two"
+        lines(&read_text(&text)),
+        ["error a.yaml:6: key `kind` is given twice, at lines 2 and 6; write `---` between two \
+          objects, or remove one of the two"]
     );
 }
 
@@ -195,13 +195,46 @@ fn json_is_read_and_other_files_are_not() {
 }
 
 #[test]
+fn key_given_twice_in_an_object_without_capacity_is_a_warning() {
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n";
+    let desired = read_text(&format!("{map}data:\n  a: '1'\n  a: '2'\n"));
+    assert_eq!(
+        lines(&desired),
+        ["warning a.yaml:6: key `a` is given twice, at lines 5 and 6; remove one of the two"]
+    );
+    let pod = POD.replace("{containers", "{priority: 1, priority: 2, containers");
+    assert!(lines(&read_text(&pod))[0].starts_with("error "), "{pod}");
+}
+
+#[test]
+fn sources_of_tests_are_skipped_unless_they_are_named() {
+    let files = [
+        ("tests/a/kustomization.yaml", "namePrefix: x\nresources: [a.yaml]\n"),
+        ("tests/a/a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"),
+        ("tests/b/Chart.yaml", "apiVersion: v2\nname: b\nversion: 1.0.0\n"),
+        ("pod.yaml", POD),
+    ];
+    let desired = read_files(&files);
+    assert_eq!(unresolved(&desired), [""; 0]);
+    let skipped = reasons(&desired);
+    for path in ["tests/a/kustomization.yaml", "tests/b/Chart.yaml"] {
+        let expected = format!("{path}: in a directory for tests");
+        assert!(skipped.contains(&expected), "{skipped:?}");
+    }
+    let named = with_sources("[{path: tests/a}]", &files);
+    assert_eq!(unresolved(&named).len(), 1, "{:?}", unresolved(&named));
+}
+
+#[test]
 fn anchors_and_merge_keys_work_across_an_object() {
     let desired = clean(
         "apiVersion: apps/v1
 kind: Deployment
 metadata: {name: x}
 spec:
+  selector: {matchLabels: {app: x}}
   template:
+    metadata: {labels: {app: x}}
     spec:
       containers:
       - &base {name: a, resources: &r {requests: {cpu: 1}}}
@@ -359,8 +392,8 @@ fn placeholders_use_variables_of_source_and_cluster() {
     let deployment = |replicas: &str| {
         format!(
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: '${{CLUSTER_NAME}}-x'}}\nspec:\n  \
-             replicas: {replicas}\n  template: {{spec: {{containers: [{{name: c, \
-             image: '${{NOWHERE}}'}}]}}}}\n"
+             replicas: {replicas}\n  selector: {{matchLabels: {{app: x}}}}\n  template: {{metadata: \
+             {{labels: {{app: x}}}}, spec: {{containers: [{{name: c, image: '${{NOWHERE}}'}}]}}}}\n"
         )
     };
     let read = |replicas: &str| {

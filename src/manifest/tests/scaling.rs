@@ -163,7 +163,9 @@ const PROPORTIONAL: &str = "apiVersion: apps/v1
 kind: Deployment
 metadata: {name: dns-autoscaler, namespace: kube-system}
 spec:
+  selector: {matchLabels: {app: dns-autoscaler}}
   template:
+    metadata: {labels: {app: dns-autoscaler}}
     spec:
       containers:
       - name: autoscaler
@@ -205,8 +207,8 @@ fn buffers_use_a_pod_template_or_a_workload() {
             "apiVersion: autoscaling.x-k8s.io/v1beta1\nkind: CapacityBuffer\nmetadata: {{name: b}}\n\
              spec: {{{of}, replicas: 3}}\n---\napiVersion: v1\nkind: PodTemplate\nmetadata: {{name: \
              t}}\ntemplate: {{spec: {{containers: [{{name: a}}]}}}}\n---\napiVersion: apps/v1\nkind: \
-             Deployment\nmetadata: {{name: api}}\nspec: {{template: {{spec: {{containers: [{{name: \
-             a}}]}}}}}}\n"
+             Deployment\nmetadata: {{name: api}}\nspec: {{selector: {{matchLabels: {{app: a}}}}, \
+             template: {{metadata: {{labels: {{app: a}}}}, spec: {{containers: [{{name: a}}]}}}}}}\n"
         )
     };
     for of in

@@ -4,11 +4,16 @@ use super::*;
 use crate::model::desired::{Concurrency, CronSchedule, RolloutShare, Scale, Schedule};
 use crate::model::pod::VolumeSource;
 
-const TEMPLATE: &str = "template: {spec: {containers: [{name: c}]}}";
+const TEMPLATE: &str = "template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c}]}}";
+
+/// The selector of that template.
+const SELECTOR: &str = "selector: {matchLabels: {app: x}}";
 
 fn scale(kind: &str, api_version: &str, spec: &str) -> Scale {
-    let text =
-        format!("apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: x}}\nspec: {{{spec}}}");
+    let selector = if api_version == "apps/v1" { format!("{SELECTOR}, ") } else { String::new() };
+    let text = format!(
+        "apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: x}}\nspec: {{{selector}{spec}}}"
+    );
     let desired = clean(&text);
     assert_eq!(desired.workloads.len(), 1, "{text}");
     desired.workloads.into_values().next().expect("one").scale
@@ -90,13 +95,13 @@ fn api_server_rejections_are_errors() {
     ] {
         let text = format!(
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: x}}\nspec:\n  {TEMPLATE}\n  \
-             {spec}\n"
+             {SELECTOR}\n  {spec}\n"
         );
-        let expected = format!("error a.yaml:6: Deployment default/x: {expected}");
+        let expected = format!("error a.yaml:7: Deployment default/x: {expected}");
         assert_eq!(problem(&text), expected);
     }
-    let bare = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\nspec: {}\n";
-    assert_eq!(problem(bare), "error a.yaml:4: Deployment default/x: `spec` has no `template`");
+    let bare = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\nspec: {}\n";
+    assert_eq!(problem(bare), "error a.yaml:4: Job default/x: `spec` has no `template`");
     let cron = format!(
         "apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: x}}\nspec:\n  schedule: daily\n  \
          jobTemplate: {{spec: {{{TEMPLATE}}}}}"
@@ -127,7 +132,8 @@ fn a_misspelled_field_is_an_error_and_an_unknown_one_a_warning() {
     ] {
         let text = format!(
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: x}}\nspec:\n  {spec}\n  \
-             template: {{spec: {{containers: [{{name: c}}], {template}}}}}\n"
+             template: {{metadata: {{labels: {{app: x}}}}, spec: {{containers: [{{name: c}}], \
+             {template}}}}}\n  {SELECTOR}\n"
         );
         assert_eq!(problem(&text), expected.replace("{}", "Deployment default/x"));
         let desired = read_text(&text);
@@ -149,7 +155,6 @@ fn selector_selects_the_pods_of_its_template() {
         )
     };
     for selector in [
-        "{}",
         "{matchLabels: {app: x}}",
         "{matchExpressions: [{key: tier, operator: In, values: [web, api]}]}",
     ] {
@@ -169,13 +174,87 @@ fn selector_selects_the_pods_of_its_template() {
 }
 
 #[test]
+fn workload_without_a_selector_is_refused() {
+    let of = |kind: &str, version: &str, selector: &str| {
+        read_text(&format!(
+            "apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\nspec:\n  {TEMPLATE}\n  \
+             {selector}\n"
+        ))
+    };
+    let hint = "write the labels of the template under `spec.selector.matchLabels`";
+    for kind in ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"] {
+        let none = of(kind, "apps/v1", "");
+        let expected = format!(
+            "error a.yaml:5: {kind} default/x: `spec` has no `selector`, so that the API server \
+             refuses it; {hint}"
+        );
+        assert_eq!(lines(&none), [expected]);
+        assert!(none.workloads.is_empty() && none.unresolved.len() == 1, "its pods never come");
+        let empty = lines(&of(kind, "apps/v1", "selector: {}"));
+        assert!(empty[0].contains("`spec.selector` selects nothing"), "{empty:?}");
+    }
+    // They have a default.
+    clean(&format!(
+        "apiVersion: v1\nkind: ReplicationController\nmetadata: {{name: x}}\nspec: {{{TEMPLATE}}}\n"
+    ));
+    let old = of("Deployment", "extensions/v1beta1", "");
+    assert_eq!(old.workloads.len(), 1);
+    assert_eq!(
+        lines(&old),
+        ["warning a.yaml:1: Deployment default/x: `apiVersion` is `extensions/v1beta1`, which \
+          Kubernetes 1.16 and later do not serve; write apiVersion: apps/v1"]
+    );
+}
+
+#[test]
+fn names_that_the_api_server_refuses_are_errors() {
+    let of = |kind: &str, version: &str, metadata: &str| {
+        let spec = match kind {
+            "CronJob" => {
+                format!("spec: {{schedule: '0 3 * * *', jobTemplate: {{spec: {{{TEMPLATE}}}}}}}")
+            }
+            "Namespace" => String::new(),
+            _ => format!("spec: {{{TEMPLATE}}}"),
+        };
+        let text =
+            format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{{metadata}}}\n{spec}\n");
+        lines(&read_text(&text))
+    };
+    let (short, long) = ("a".repeat(63), "a".repeat(64));
+    for (kind, version, metadata, is_accepted) in [
+        ("Job", "batch/v1", "name: a.b-1", true),
+        ("Job", "batch/v1", "name: Web", false),
+        ("Job", "batch/v1", "name: my_job", false),
+        ("Job", "batch/v1", "name: -a", false),
+        ("Job", "batch/v1", "name: a..b", false),
+        ("Job", "batch/v1", &*format!("name: {short}"), true),
+        ("Job", "batch/v1", &*format!("name: {long}"), false),
+        ("Job", "batch/v1", "generateName: run-", true),
+        ("Job", "batch/v1", "generateName: run_", false),
+        ("Job", "batch/v1", "name: a, namespace: team-a", true),
+        ("Job", "batch/v1", "name: a, namespace: team.a", false),
+        ("CronJob", "batch/v1", &*format!("name: {}", "a".repeat(52)), true),
+        ("CronJob", "batch/v1", &*format!("name: {}", "a".repeat(53)), false),
+        ("ReplicationController", "v1", &*format!("name: {long}"), true),
+        ("Namespace", "v1", "name: a-b", true),
+        ("Namespace", "v1", "name: a.b", false),
+    ] {
+        let found = of(kind, version, metadata);
+        assert_eq!(found.is_empty(), is_accepted, "{kind} {metadata}: {found:?}");
+        let is_named = |line: &String| line.contains("a name that the API server refuses");
+        assert!(found.iter().all(is_named), "{found:?}");
+    }
+}
+
+#[test]
 fn claim_templates_become_claims_of_each_pod() {
     let desired = clean(
         "apiVersion: apps/v1
 kind: StatefulSet
 metadata: {name: db, namespace: data}
 spec:
-  template: {spec: {containers: [{name: c}], volumes: [{name: disk, emptyDir: {}}]}}
+  selector: {matchLabels: {app: db}}
+  template: {metadata: {labels: {app: db}}, spec: {containers: [{name: c}], volumes: [{name: disk, emptyDir: {}}]}}
   volumeClaimTemplates:
     - {metadata: {name: disk}, spec: {storageClassName: gp3}}
     - {metadata: {name: logs}, spec: {}}",
@@ -245,8 +324,8 @@ fn duplicate_definitions_must_be_equal() {
     let of = |replicas: u32, image: &str| {
         format!(
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: x}}\n\
-             spec: {{replicas: {replicas}, template: {{spec: {{containers: \
-             [{{name: c, image: {image}}}]}}}}}}\n"
+             spec: {{replicas: {replicas}, {SELECTOR}, template: {{metadata: {{labels: {{app: x}}}}, \
+             spec: {{containers: [{{name: c, image: {image}}}]}}}}}}\n"
         )
     };
     let (two, three) = (of(2, "a"), of(3, "a"));
@@ -270,7 +349,7 @@ fn surge_of_an_update_follows_its_strategy() {
     let of = |kind: &str, api: &str, strategy: &str| {
         let text = format!(
             "apiVersion: {api}\nkind: {kind}\nmetadata: {{name: x}}\nspec: {{{strategy} \
-             template: {{spec: {{containers: [{{name: c, image: a}}]}}}}}}\n"
+             {SELECTOR}, {TEMPLATE}}}\n"
         );
         let desired = read_text(&text);
         assert_eq!(lines(&desired), [""; 0], "{text}");

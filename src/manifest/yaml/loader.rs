@@ -41,11 +41,18 @@ fn scan_fault(error: &ScanError) -> YamlFault {
         message: format!("is not YAML: {}", error.info().replace('\n', " ")),
         hint: None,
         code: Some(Code::InvalidYaml),
+        loses_object: false,
     }
 }
 
 fn fault_at<T>(line: u32, message: impl Into<String>) -> Result<T, YamlFault> {
-    Err(YamlFault { line, message: message.into(), hint: None, code: Some(Code::InvalidYaml) })
+    Err(YamlFault {
+        line,
+        message: message.into(),
+        hint: None,
+        code: Some(Code::InvalidYaml),
+        loses_object: false,
+    })
 }
 
 /// A finished node, with the cost of an alias to it.
@@ -155,6 +162,7 @@ impl<'t> Loader<'t> {
                 message: "a key is a list or a mapping, not a string".to_owned(),
                 hint: Some("quote the key, or render the template that it comes from".to_owned()),
                 code: Some(Code::InvalidYaml),
+                loses_object: false,
             });
         }
         self.open.push(OpenCollection { line, anchor, tag, size: 1, height: 1, kind });
@@ -168,7 +176,7 @@ impl<'t> Loader<'t> {
         let value = match kind {
             CollectionKind::Seq(items) => YamlValue::Seq(items),
             CollectionKind::Map { mut entries, merges, .. } => {
-                duplicates(&mut entries, &mut self.faults);
+                duplicates(&mut entries, self.open.is_empty(), &mut self.faults);
                 merge(&mut entries, merges, &mut self.faults);
                 YamlValue::Map(entries)
             }
@@ -259,6 +267,7 @@ fn merge_fault(line: u32) -> YamlFault {
         message: "merge key `<<` has a value that is not a mapping".to_owned(),
         hint: Some("give it an alias to a mapping, or quote the key".to_owned()),
         code: Some(Code::InvalidYaml),
+        loses_object: false,
     }
 }
 
@@ -283,8 +292,9 @@ fn read_key(node: YamlNode<'_>) -> Result<MappingKey<'_>, YamlFault> {
     }
 }
 
-/// Reports duplicate keys. The later value stays, as in JSON readers.
-fn duplicates(entries: &mut Vec<YamlEntry<'_>>, faults: &mut Vec<YamlFault>) {
+/// Reports duplicate keys. The later value stays, as in JSON readers. Two objects without `---`
+/// between them have the same keys at the root; the first of them is lost, which is one fault.
+fn duplicates(entries: &mut Vec<YamlEntry<'_>>, at_root: bool, faults: &mut Vec<YamlFault>) {
     let again = if entries.len() <= SMALL_MAP_MAX {
         let earlier = |later: usize| {
             entries[..later].iter().rposition(|other| other.key == entries[later].key)
@@ -300,9 +310,19 @@ fn duplicates(entries: &mut Vec<YamlEntry<'_>>, faults: &mut Vec<YamlFault>) {
     if again.is_empty() {
         return;
     }
+    let is_kind = |later: usize| entries[later].key == "kind";
+    let loses_object = at_root && again.iter().any(|(_, later)| is_kind(*later));
+    let hint = if loses_object {
+        "write `---` between two objects, or remove one of the two"
+    } else {
+        "remove one of the two"
+    };
     let mut stays = vec![true; entries.len()];
     for (earlier, later) in again {
         stays[earlier] = false;
+        if loses_object && !is_kind(later) {
+            continue;
+        }
         let (first, second) = (&entries[earlier], &entries[later]);
         let key = shorten(&first.key);
         faults.push(YamlFault {
@@ -311,8 +331,9 @@ fn duplicates(entries: &mut Vec<YamlEntry<'_>>, faults: &mut Vec<YamlFault>) {
                 "key `{key}` is given twice, at lines {} and {}",
                 first.line, second.line
             ),
-            hint: Some("remove one of the two".to_owned()),
+            hint: Some(hint.to_owned()),
             code: Some(Code::DuplicateKey),
+            loses_object,
         });
     }
     let mut stays = stays.into_iter();

@@ -63,7 +63,7 @@ fn pods_without_any_pool_are_a_warning() {
 fn deployment(containers: &str, rest: &str) -> String {
     format!(
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: api, namespace: web}}\nspec:\n  \
-         selector: {{}}\n  template:\n    metadata: {{labels: {{app: api}}}}\n    spec: {{containers: \
+         selector: {{matchLabels: {{app: api}}}}\n  template:\n    metadata: {{labels: {{app: api}}}}\n    spec: {{containers: \
          [{containers}]{rest}}}\n"
     )
 }
@@ -199,8 +199,7 @@ fn shared_single_node_volume_is_reported() {
     let asks = container("app", "requests: {cpu: 1, memory: 1Gi}");
     let mount = ", volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]";
     let pods = |n: u32| {
-        deployment(&asks, mount)
-            .replace("  selector: {}", &format!("  replicas: {n}\n  selector: {{}}"))
+        deployment(&asks, mount).replace("  selector: ", &format!("  replicas: {n}\n  selector: "))
     };
     for (rule, tree, expected) in [
         ("two pods, one node", pods(2) + &claim("ReadWriteOnce"), 1),
@@ -237,7 +236,7 @@ fn misconfigured_autoscalers_are_reported() {
     };
     let daemon = "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: agent, namespace: \
                   web}\nspec: \
-                  {selector: {}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: \
+                  {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: \
                   a, image: x, resources: {requests: {cpu: 1}}}]}}}\n---\napiVersion: \
                   autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: h, namespace: \
                   web}\nspec: {maxReplicas: 4, scaleTargetRef: {apiVersion: apps/v1, kind: DaemonSet, \

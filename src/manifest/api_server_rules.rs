@@ -1,0 +1,155 @@
+//! Rules by which the API server refuses an object that is otherwise well formed: its name, its
+//! namespace, and an API version that Kubernetes has removed.
+//!
+//! They hold for files alone. The API server has accepted the objects of a cluster.
+
+use super::classify::ObjectKind;
+use super::decode::{Field, FieldMap, shorten};
+use super::object_meta::ObjectScope;
+use crate::model::code::Code;
+use crate::model::desired::Severity;
+use crate::model::ids::WorkloadKind;
+
+/// Maximum length of a DNS label, and of a label of Kubernetes.
+const LABEL_MAX: usize = 63;
+/// Maximum length of a DNS subdomain.
+const SUBDOMAIN_MAX: usize = 253;
+/// Maximum length of the name of a `CronJob`: the names of its jobs are 11 characters longer.
+const CRON_JOB_MAX: usize = 52;
+
+/// API versions that Kubernetes has removed, with the version that removed them and their successor.
+const REMOVED: [(&str, &str, &str); 13] = [
+    ("apps/v1beta1", "1.16", "apps/v1"),
+    ("apps/v1beta2", "1.16", "apps/v1"),
+    ("autoscaling/v2beta1", "1.25", "autoscaling/v2"),
+    ("autoscaling/v2beta2", "1.26", "autoscaling/v2"),
+    ("batch/v1beta1", "1.25", "batch/v1"),
+    ("batch/v2alpha1", "1.21", "batch/v1"),
+    ("extensions/v1beta1", "1.16", "apps/v1"),
+    ("node.k8s.io/v1alpha1", "1.25", "node.k8s.io/v1"),
+    ("node.k8s.io/v1beta1", "1.25", "node.k8s.io/v1"),
+    ("policy/v1beta1", "1.25", "policy/v1"),
+    ("scheduling.k8s.io/v1alpha1", "1.22", "scheduling.k8s.io/v1"),
+    ("scheduling.k8s.io/v1beta1", "1.22", "scheduling.k8s.io/v1"),
+    ("storage.k8s.io/v1beta1", "1.22", "storage.k8s.io/v1"),
+];
+
+/// The form of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NameForm {
+    /// Labels of DNS, joined by points.
+    Subdomain { max: usize },
+    /// One label of DNS.
+    Label,
+}
+
+/// Reports what the API server refuses of an object of a file. Its `metadata` was read before, so
+/// that its texts have no unknown placeholder.
+pub(super) fn check(kind: ObjectKind, root: &FieldMap<'_>) {
+    // eksctl reads a ClusterConfig, and EKS permits other names.
+    if kind == ObjectKind::ClusterConfig {
+        return;
+    }
+    check_version(root);
+    let Some(metadata) = root.get("metadata") else { return };
+    let Some(map) = metadata.map() else { return };
+    match (map.get("name"), map.get("generateName")) {
+        (Some(name), _) => check_name(&name, name_form(kind), ""),
+        // The API server appends letters and digits.
+        (None, Some(prefix)) => check_name(&prefix, name_form(kind), "x"),
+        (None, None) => {}
+    }
+    let is_own = root.field.scope.namespaces.target.is_none();
+    if kind.scope() == ObjectScope::Namespaced
+        && is_own
+        && let Some(namespace) = map.get("namespace")
+    {
+        check_name(&namespace, NameForm::Label, "");
+    }
+}
+
+/// Warns of a removed version. An old cluster may still serve it.
+fn check_version(root: &FieldMap<'_>) {
+    let Some(field) = root.get("apiVersion") else { return };
+    let stated = field.node.text().unwrap_or_default();
+    let Some((_, release, successor)) = REMOVED.iter().find(|(old, ..)| *old == stated) else {
+        return;
+    };
+    // Problems of one cause share a hint, so the successor is in the message.
+    field.report_problem(
+        Severity::Warning,
+        Some(Code::RemovedVersion),
+        format_args!(
+            "is `{stated}`, which Kubernetes {release} and later do not serve; write apiVersion: \
+             {successor}"
+        ),
+        None,
+    );
+}
+
+fn name_form(kind: ObjectKind) -> NameForm {
+    match kind {
+        ObjectKind::Namespace => NameForm::Label,
+        ObjectKind::Workload(WorkloadKind::CronJob) => NameForm::Subdomain { max: CRON_JOB_MAX },
+        // The pods of a Job have its name as a label.
+        ObjectKind::Workload(WorkloadKind::Job) => NameForm::Subdomain { max: LABEL_MAX },
+        ObjectKind::Workload(_)
+        | ObjectKind::PriorityClass
+        | ObjectKind::RuntimeClass
+        | ObjectKind::LimitRange
+        | ObjectKind::ResourceQuota
+        | ObjectKind::DisruptionBudget
+        | ObjectKind::StorageClass
+        | ObjectKind::PersistentVolume
+        | ObjectKind::PersistentVolumeClaim
+        | ObjectKind::NodePool(_)
+        | ObjectKind::NodeClass(_)
+        | ObjectKind::Provisioner
+        | ObjectKind::NodeOverlay
+        | ObjectKind::NodeTemplate
+        | ObjectKind::ClusterConfig
+        | ObjectKind::FargateProfile
+        | ObjectKind::HorizontalScaler
+        | ObjectKind::VerticalScaler
+        | ObjectKind::EventScaler
+        | ObjectKind::QueueScaler
+        | ObjectKind::Parameters
+        | ObjectKind::ExpanderPriorities
+        | ObjectKind::CapacityBuffer
+        | ObjectKind::PodTemplate => NameForm::Subdomain { max: SUBDOMAIN_MAX },
+    }
+}
+
+fn check_name(field: &Field<'_>, form: NameForm, suffix: &str) {
+    let Some(text) = field.text().filter(|text| !text.is_empty()) else { return };
+    let name = format!("{text}{suffix}");
+    let (is_valid, max, allowed) = match form {
+        NameForm::Subdomain { max } => (is_subdomain(&name), max, "digits, `-` and `.`"),
+        NameForm::Label => (is_label(&name), LABEL_MAX, "digits and `-`"),
+    };
+    // A generated name is shortened.
+    let is_short = text.len() <= max || !suffix.is_empty();
+    if is_valid && is_short {
+        return;
+    }
+    field.coded_error(
+        Code::InvalidName,
+        format_args!("is `{}`, a name that the API server refuses", shorten(&text)),
+        format!(
+            "use at most {max} lowercase letters, {allowed}, with a letter or digit at both ends"
+        ),
+    );
+}
+
+/// Returns whether each part of a name is a label of DNS. Parts of a subdomain have no own maximum.
+pub(super) fn is_subdomain(name: &str) -> bool {
+    name.split('.').all(is_label)
+}
+
+fn is_label(name: &str) -> bool {
+    let is_outer = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = name.as_bytes();
+    bytes.first().is_some_and(|byte| is_outer(*byte))
+        && bytes.last().is_some_and(|byte| is_outer(*byte))
+        && bytes.iter().all(|byte| is_outer(*byte) || *byte == b'-')
+}
