@@ -23,7 +23,7 @@ use crate::model::desired::{
 };
 use crate::model::ids::{Origin, Region};
 use crate::model::market::{MarketQuery, ZoneSetting};
-use crate::model::observed::ClusterIdentity;
+use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::wire::RenderedRow;
 use crate::render::RepositoryFacts;
 use crate::solver::Settings;
@@ -343,6 +343,11 @@ impl FleetSettings {
             )
             .hint("set spec.apply.by: ci; or remove the keys, and set spec.controller.approval: digest")
         })
+    }
+
+    /// Returns the declared region, or that of the observed cluster.
+    pub(super) fn region_of(&self, observed: &Observed) -> Region {
+        if self.is_declared { self.region.clone() } else { observed.region() }
     }
 
     /// Returns the catalog of `region`, with the prices of the repository.
