@@ -5,14 +5,12 @@ use std::pin::Pin;
 
 use jiff::SignedDuration;
 
-use super::ExternalPorts;
 use crate::apply::LeaseGuard;
 use crate::apply::concurrent::run_concurrently;
 use crate::apply::ports::{CallEffect, Clock, Cluster, PortError};
 use crate::controller::event::Event;
 use crate::controller::nominations::{NominationAnswer, PodNomination};
 use crate::controller::opening::OpenedBatch;
-use crate::controller::ports::SignalSource;
 use crate::model::observed::Node;
 use crate::model::saturating_time::later;
 
@@ -28,38 +26,37 @@ const CONCURRENT_REQUESTS_MAX: usize = 64;
 ///
 /// kube-scheduler may clear a nomination to a node that is still closed, so each pod is nominated a
 /// second time. A repeated nomination changes nothing.
-pub(super) async fn open_nodes<C, K: Cluster, T: Clock, S, G: SignalSource, D>(
-    ports: ExternalPorts<'_, C, K, T, S, G, D>,
+pub(super) async fn open_nodes(
+    cluster: LeaseGuard<'_, impl Cluster, impl Fn() -> bool>,
+    clock: &impl Clock,
     nominations: Vec<PodNomination>,
     nodes: Vec<Node>,
 ) -> Event {
-    let nominations = nominate(ports, nominations, ROUNDS).await;
-    let may_write = || ports.signals.may_write();
-    let guard = LeaseGuard::new(ports.cluster, &may_write);
-    let opened =
-        nodes.iter().map(|node| -> Pin<Box<dyn Future<Output = _>>> { Box::pin(guard.open(node)) });
+    let nominations = nominate(&cluster, clock, nominations, ROUNDS).await;
+    let opened = nodes
+        .iter()
+        .map(|node| -> Pin<Box<dyn Future<Output = _>>> { Box::pin(cluster.open(node)) });
     let opened = run_concurrently(opened, CONCURRENT_REQUESTS_MAX).await;
     let nodes = nodes.into_iter().zip(opened).map(|(node, answer)| (node.uid, node.name, answer));
     Event::NodesOpened(OpenedBatch { nominations, nodes: nodes.collect() })
 }
 
 /// Nominates pods to nodes that do not open yet.
-pub(super) async fn nominate_pods<C, K: Cluster, T: Clock, S, G: SignalSource, D>(
-    ports: ExternalPorts<'_, C, K, T, S, G, D>,
+pub(super) async fn nominate_pods(
+    cluster: LeaseGuard<'_, impl Cluster, impl Fn() -> bool>,
+    clock: &impl Clock,
     nominations: Vec<PodNomination>,
 ) -> Event {
-    Event::PodsNominated(nominate(ports, nominations, 1).await)
+    Event::PodsNominated(nominate(&cluster, clock, nominations, 1).await)
 }
 
 /// Sends each nomination in every round. Returns for each pod the first answer that accepts it.
-async fn nominate<C, K: Cluster, T: Clock, S, G: SignalSource, D>(
-    ports: ExternalPorts<'_, C, K, T, S, G, D>,
+async fn nominate(
+    cluster: &impl Cluster,
+    clock: &impl Clock,
     nominations: Vec<PodNomination>,
     rounds: u32,
 ) -> Vec<NominationAnswer> {
-    let ExternalPorts { cluster, clock, signals, .. } = ports;
-    let may_write = || signals.may_write();
-    let guard = LeaseGuard::new(cluster, &may_write);
     let until = later(clock.now(), NOMINATIONS_WITHIN);
     let mut answers: Vec<Result<(), PortError>> =
         nominations.iter().map(|_| Err(too_late())).collect();
@@ -69,7 +66,7 @@ async fn nominate<C, K: Cluster, T: Clock, S, G: SignalSource, D>(
                 if clock.now() > until {
                     return Err(too_late());
                 }
-                guard.nominate(&nomination.pod, &nomination.node).await
+                cluster.nominate(&nomination.pod, &nomination.node).await
             })
         });
         let round = run_concurrently(requests, CONCURRENT_REQUESTS_MAX).await;
