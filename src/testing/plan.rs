@@ -13,8 +13,8 @@ use crate::model::reason::Rejection;
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{
     Action, Amount, Base, BaseWorld, Capacity, Change, Condition, Cost, CostBreakdown, DemandRow,
-    ExplainRow, FORMAT_VERSION, NodeState, Placement, PlacementMode, PodCounts, PodTotals,
-    Precondition, Reason, ResourceChange, ResourceKind, Summary, UnschedulableRow, Wave, WaveStep,
+    ExplainRow, FORMAT_VERSION, NodeState, Placement, PlacementMode, PodTotals, Precondition,
+    ResourceChange, ResourceKind, Summary, UnschedulableRow, Wave, WaveStep,
 };
 use crate::plan::{Plan, set_identity};
 
@@ -253,27 +253,6 @@ impl NodeState {
     pub(crate) fn running_as(self, instance: &str, node: &str, uid: &str) -> Self {
         let instance_id = Some(instance.into());
         Self { instance_id, node: Some(node.into()), node_uid: Some(uid.into()), ..self }
-    }
-}
-
-/// Returns the explanation of a row without prices and pods.
-pub(crate) fn explain(address: Address, reason: Reason) -> ExplainRow {
-    ExplainRow {
-        address,
-        group: None,
-        reason,
-        retire_reason: None,
-        drift: None,
-        differences: Vec::new(),
-        estimated: false,
-        hourly_before: None,
-        hourly_after: None,
-        pods: PodCounts::default(),
-        pods_before: PodCounts::default(),
-        daemons: Amount::default(),
-        rejected: Vec::new(),
-        overlays: Vec::new(),
-        relaxed: Vec::new(),
     }
 }
 

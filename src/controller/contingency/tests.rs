@@ -9,7 +9,7 @@ use crate::model::pod::Taint;
 use crate::model::reason::Alternative;
 use crate::plan::wire::PlacementRow;
 use crate::testing::controller::{ControllerHarness, at, revision, world};
-use crate::testing::plan::{self, instance_address, node_state};
+use crate::testing::plan::{instance_address, node_state};
 use crate::testing::pods::deployment;
 use crate::testing::world::{node, pod};
 
@@ -28,7 +28,7 @@ fn plan_launching(nodes: &[PlannedNode<'_>]) -> Plan {
         let explain = ExplainRow {
             hourly_after: Some(MicroUsd(*price)),
             pods: pods.iter().map(|(workload, count)| (name(workload), *count)).collect(),
-            ..plan::explain(instance_address("web", key), reason)
+            ..ExplainRow::new(instance_address("web", key), reason)
         };
         let after = node_state("web", "m5.large", ("eu-west-1a", "euw1-az2"));
         (ResourceChange::launch("web", key, after), explain)
