@@ -17,9 +17,9 @@ use crate::manifest::{
 };
 use crate::model::commit::CommitSignature;
 use crate::model::desired::{
-    AppliedBy, ApplyConditions, Autoscaled, ControllerSettings, Desired, FLEET_FILE, Fleet,
-    PoolLimits, PricingCommitment, Problem, RegionPrices, RenderResults, RepositoryLocation,
-    Severity, Skipped, Tree, Unresolved, UnresolvedPolicy, is_external,
+    AppliedBy, ApplyConditions, ControllerSettings, Desired, FLEET_FILE, Fleet, PoolLimits,
+    PricingCommitment, Problem, RegionPrices, RenderResults, RepositoryLocation, Severity, Skipped,
+    Tree, Unresolved, UnresolvedPolicy, is_external,
 };
 use crate::model::ids::{Origin, Region};
 use crate::model::market::{MarketQuery, ZoneSetting};
@@ -307,11 +307,7 @@ impl FleetSettings {
             region: fleet.cluster.region,
             zones: zones.map(|(name, id)| ZoneSetting { name, id }).collect(),
             prices: None,
-            demand: match fleet.demand.autoscaled {
-                Autoscaled::Floor => DemandMode::Floor,
-                Autoscaled::Live => DemandMode::Live,
-                Autoscaled::Ceiling => DemandMode::Ceiling,
-            },
+            demand: fleet.demand.autoscaled,
             world: fleet.world,
             policies: fleet.policies,
             commitments: fleet.commitments,
