@@ -203,27 +203,15 @@ pub(super) fn inputs<'i>(
     catalog: &'i Catalog,
 ) -> Inputs<'i> {
     let FleetSettings { demand, solve, .. } = repository.fleet;
+    let (path, tree) = (display_path(&source.path), repository.base.tree.clone());
     let base = Base {
-        path: display_path(&source.path),
         directory: repository.base.commit.as_ref().map(|_| repository.base.below.clone()),
         repository: repository.base.repository.clone(),
         commit: repository.base.commit.clone(),
-        tree: repository.base.tree.clone(),
         dirty: repository.base.dirty,
         rendered: repository.rendered.clone(),
-        world: BaseWorld {
-            name: world.to_string(),
-            cluster: observed.cluster.clone(),
-            taken_at: observed.taken_at,
-            sources: observed.sources.clone(),
-        },
-        demand,
-        preconditions: Vec::new(),
-        guard: None,
-        judged_by: Vec::new(),
-        unresolved: None,
-        ignores_runs: false,
         whole_repository: repository.is_whole,
+        ..Base::new(path, tree, BaseWorld::new(world.to_string(), observed), demand)
     };
     Inputs {
         desired: &repository.desired,

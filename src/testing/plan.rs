@@ -107,28 +107,9 @@ impl Plan {
 
 /// Returns the base of a plan for this world: a clean commit without preconditions.
 pub(crate) fn base(observed: &Observed) -> Base {
-    Base {
-        path: ".".to_owned(),
-        repository: None,
-        commit: Some("4f2c9a1".to_owned()),
-        tree: "0".repeat(64),
-        dirty: false,
-        directory: None,
-        rendered: Vec::new(),
-        world: BaseWorld {
-            name: "sim:world".to_owned(),
-            cluster: observed.cluster.clone(),
-            taken_at: observed.taken_at,
-            sources: observed.sources.clone(),
-        },
-        demand: DemandMode::Live,
-        preconditions: Vec::new(),
-        guard: None,
-        judged_by: Vec::new(),
-        unresolved: None,
-        ignores_runs: false,
-        whole_repository: false,
-    }
+    let world = BaseWorld::new("sim:world", observed);
+    let commit = Some("4f2c9a1".to_owned());
+    Base { commit, ..Base::new(".", "0".repeat(64), world, DemandMode::Live) }
 }
 
 fn capacity(observed: &Observed) -> Capacity {
