@@ -25,6 +25,14 @@ fn planned(example: &str) -> Workspace {
     workspace
 }
 
+/// Lists the key of alice in the settings. Returns the settings without the key.
+fn require_signature(workspace: &Workspace) -> String {
+    let fleet = workspace.read("fleetwright.yaml");
+    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
+    workspace.write("fleetwright.yaml", &guard);
+    fleet
+}
+
 /// Makes the workspace a repository with one commit.
 fn commit_base(workspace: &Workspace) {
     workspace.git(&["init", "-q", "-b", "main"]);
@@ -68,9 +76,7 @@ fn policy_denial_exits_with_6() {
 #[test]
 fn configured_keys_require_signed_approvals() {
     let workspace = Workspace::example("eks-workshop");
-    let fleet = workspace.read("fleetwright.yaml");
-    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
-    workspace.write("fleetwright.yaml", &guard);
+    require_signature(&workspace);
     let result = workspace.run(&[&["plan", "--out", "plan.json"], &WORLD[..]].concat());
     assert_eq!(result.code, Some(0), "{}", result.err);
     let digest = parsed(&workspace.read("plan.json"))["capacity"]["digest"].to_string();
@@ -162,9 +168,7 @@ fn unreadable_guard_settings_stop_everything() {
 #[test]
 fn commit_plan_uses_guard_of_that_commit() {
     let workspace = Workspace::example("eks-workshop");
-    let fleet = workspace.read("fleetwright.yaml");
-    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
-    workspace.write("fleetwright.yaml", &guard);
+    let fleet = require_signature(&workspace);
     commit_base(&workspace);
     let result = workspace.run(&[&["plan", "--out", "plan.json"], &WORLD[..]].concat());
     assert_eq!(result.code, Some(0), "{}", result.err);
@@ -182,9 +186,7 @@ fn commit_plan_uses_guard_of_that_commit() {
 #[test]
 fn apply_uses_the_guard_recorded_in_the_plan() {
     let workspace = Workspace::example("eks-workshop");
-    let fleet = workspace.read("fleetwright.yaml");
-    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
-    workspace.write("fleetwright.yaml", &guard);
+    let fleet = require_signature(&workspace);
     commit_base(&workspace);
     // The change removes the keys.
     workspace.write("fleetwright.yaml", &fleet);
@@ -199,9 +201,7 @@ fn apply_uses_the_guard_recorded_in_the_plan() {
 #[test]
 fn plan_file_does_not_choose_its_guard() {
     let workspace = Workspace::example("eks-workshop");
-    let fleet = workspace.read("fleetwright.yaml");
-    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
-    workspace.write("fleetwright.yaml", &guard);
+    let fleet = require_signature(&workspace);
     commit_base(&workspace);
     // A branch in the same clone lists another key, and its plan is saved.
     workspace.git(&["checkout", "-q", "-b", "other"]);
@@ -344,9 +344,7 @@ fn approver_sees_the_plan_and_is_named() {
     assert!(comment_for(&[]).contains("approved ✗"));
     assert!(comment_for(&["--approval", "approvals.json"]).contains("approved ✓"));
     // With keys, an unsigned approval does not count.
-    let fleet = workspace.read("fleetwright.yaml");
-    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
-    workspace.write("fleetwright.yaml", &guard);
+    require_signature(&workspace);
     let arguments = [&["plan", "--out", "plan.json"], &WORLD[..]].concat();
     assert_eq!(workspace.run(&arguments).code, Some(0));
     assert_eq!(approve("plan.json", "alice").code, Some(0));
