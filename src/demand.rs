@@ -28,6 +28,7 @@ mod shape;
 mod volume_claims;
 mod vpa;
 
+pub use crate::model::desired::DemandMode;
 pub use cluster_proportional::{ClusterSize, SizedNode};
 pub use do_not_disrupt::{DoNotDisrupt, is_do_not_disrupt_at};
 pub use fargate::{FargatePods, FargateRejection, fargate_size};
@@ -51,19 +52,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::desired::{Problem, Unresolved};
 use crate::model::ids::{NodeName, Origin, WorkloadId};
-
-/// Selection of a workload's replica count for a plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum DemandMode {
-    /// The minimum that an autoscaler may choose.
-    Floor,
-    /// The current count, or the count in Git if no autoscaler or schedule decides.
-    #[default]
-    Live,
-    /// The maximum that an autoscaler may choose.
-    Ceiling,
-}
 
 /// Parameters of a demand computation.
 #[derive(Debug, Clone, Default)]

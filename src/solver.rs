@@ -106,7 +106,7 @@ pub use cloud_drift::unresolved_selectors;
 pub use disruption_budget::exceeded_budget;
 pub use existing_node::{ExistingNode, spec_digests};
 pub use lower_bound::Proof;
-pub use node_disposition::{DispositionInput, NodeDisposition, RetireCondition};
+pub use node_disposition::{NodeDisposition, RetireCondition};
 pub use offer::{
     Offer, OfferInput, Offers, PoolRefusal, WithheldReason, admits, admits_daemon, daemon_requests,
     pool_problems, pool_requirements,
@@ -321,21 +321,7 @@ impl Prepared {
         let volume_limits =
             VolumeLimits::new(input.desired, input.observed, input.catalog, input.demand);
         volume_limits.limit_offers(offers.all_mut());
-        let disposition_input = DispositionInput {
-            desired: input.desired,
-            demand: input.demand,
-            at: input.at,
-            frozen: input.frozen.clone(),
-            replace: input.replace,
-            untouched: input.untouched,
-            keep_young_nodes: input.settings.keep_young_nodes,
-        };
-        let mut existing = existing_node::existing_nodes(
-            input.observed,
-            input.catalog,
-            &offers,
-            &disposition_input,
-        );
+        let mut existing = existing_node::existing_nodes(input, &offers);
         // Apply disruption budgets before static pools choose nodes to replace: a blocked node is
         // not replaced.
         let budgets = DisruptionBudgets::new(
@@ -346,8 +332,7 @@ impl Prepared {
             &split.demand.groups,
             drifted,
         );
-        let static_nodes =
-            StaticPoolNodes::decide(&disposition_input, input.observed, &offers, &mut existing);
+        let static_nodes = StaticPoolNodes::decide(input, &offers, &mut existing);
         existing.extend(static_nodes.as_existing_nodes());
         volume_limits.limit_existing(&mut existing);
         Self { split, offers, existing, static_nodes, budgets }

@@ -14,15 +14,15 @@ use crate::model::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::model::observed::{CordonMark, Instance, Node, Pod};
 
 /// A port with writes that require the lease.
-pub struct LeaseGuard<'a, P> {
+pub struct LeaseGuard<'a, P, F> {
     port: &'a P,
-    is_held: &'a dyn Fn() -> bool,
+    is_held: F,
 }
 
-impl<'a, P> LeaseGuard<'a, P> {
+impl<'a, P, F: Fn() -> bool> LeaseGuard<'a, P, F> {
     /// Returns a guard of `port` that writes only while `is_held` returns true.
     #[must_use]
-    pub fn new(port: &'a P, is_held: &'a dyn Fn() -> bool) -> Self {
+    pub fn new(port: &'a P, is_held: F) -> Self {
         Self { port, is_held }
     }
 
@@ -36,13 +36,13 @@ impl<'a, P> LeaseGuard<'a, P> {
     }
 }
 
-impl<P> std::fmt::Debug for LeaseGuard<'_, P> {
+impl<P, F> std::fmt::Debug for LeaseGuard<'_, P, F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LeaseGuard").finish_non_exhaustive()
     }
 }
 
-impl<P: Cloud> Cloud for LeaseGuard<'_, P> {
+impl<P: Cloud, F: Fn() -> bool> Cloud for LeaseGuard<'_, P, F> {
     async fn inventory(&self) -> Result<CloudInventory, PortError> {
         self.port.inventory().await
     }
@@ -72,7 +72,7 @@ impl<P: Cloud> Cloud for LeaseGuard<'_, P> {
     }
 }
 
-impl<P: Cluster> Cluster for LeaseGuard<'_, P> {
+impl<P: Cluster, F: Fn() -> bool> Cluster for LeaseGuard<'_, P, F> {
     async fn objects(&self) -> Result<ClusterObjects, PortError> {
         self.port.objects().await
     }

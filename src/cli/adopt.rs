@@ -17,7 +17,7 @@ use crate::model::desired::Desired;
 use crate::model::observed::Observed;
 use crate::model::plural::count;
 use crate::plan::{Plan, breakdown};
-use crate::planner::{self, Inputs, Scope};
+use crate::planner;
 use crate::render::html_fragments::summary;
 use crate::render::{Verbosity, escape, text};
 
@@ -116,19 +116,10 @@ fn make_plan(
     observed: &Observed,
 ) -> Result<Plan, CliError> {
     let fleet = &repository.fleet;
-    let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
+    let region = fleet.region_of(observed);
     let catalog = fleet.catalog(&region)?;
-    let mut plan = planner::plan(&Inputs {
-        desired: &repository.desired,
-        observed,
-        catalog: &catalog,
-        base: planning::plan_base(&settings.source, repository, choice, observed, fleet.demand),
-        at: observed.taken_at,
-        demand: fleet.demand,
-        is_forecast: false,
-        scope: Scope::default(),
-        settings: fleet.solve,
-    });
+    let inputs = planning::inputs(&settings.source, repository, choice, observed, &catalog);
+    let mut plan = planner::plan(&inputs);
     plan.capacity.cost.breakdown = breakdown(&plan, &fleet.commitments);
     Ok(plan)
 }

@@ -194,10 +194,9 @@ fn open(source: &NodeSource, console: &mut Console) -> Result<CatalogView, CliEr
     };
     let world = planning::world_choice(world.as_ref(), source, &repository)?;
     let observed = world::observe(&world, &repository, None, console)?;
-    let fleet = &repository.fleet;
-    let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
     let market = world::market(&world, &repository, &observed);
-    let catalog = planning::catalog(fleet, &region, market.as_ref())?;
+    let region = repository.fleet.region_of(&observed);
+    let catalog = planning::catalog(&repository.fleet, &region, market.as_ref())?;
     let measured = measured_resources(desired, &observed, &catalog);
     let catalog = Catalog { measured, ..catalog };
     let node = NodeSettings::new(pool, class);

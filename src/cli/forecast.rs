@@ -8,8 +8,8 @@ use super::settings::{ForecastSettings, Format};
 use super::{Console, Exit, output, planning, source_tree, world};
 use crate::model::desired::ApplyConditions;
 use crate::plan::forecast::{Forecast, ForecastEvent};
-use crate::plan::wire::DiagnosticSeverity;
-use crate::planner::{self, Inputs, Scope};
+use crate::plan::wire::{Base, DiagnosticSeverity};
+use crate::planner::{self, Inputs};
 use crate::render::{Verbosity, forecast_text};
 
 /// The default span.
@@ -61,24 +61,14 @@ fn make_forecast(settings: &ForecastSettings, console: &mut Console) -> Result<F
             .hint("bring --to nearer to --from, or forecast in several parts"));
     }
     let fleet = &repository.fleet;
-    let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
+    let region = fleet.region_of(&observed);
     let market = world::market(&choice, &repository, &observed);
     let catalog = planning::catalog(fleet, &region, market.as_ref())?;
     let demand = demand.unwrap_or(fleet.demand);
-    let mut forecast = planner::forecast(
-        &Inputs {
-            desired: &repository.desired,
-            observed: &observed,
-            catalog: &catalog,
-            base: planning::plan_base(source, &repository, &choice, &observed, demand),
-            at: from,
-            demand,
-            is_forecast: true,
-            scope: Scope::default(),
-            settings: fleet.solve,
-        },
-        to,
-    );
+    let defaults = planning::inputs(source, &repository, &choice, &observed, &catalog);
+    let base = Base { demand, ..defaults.base };
+    let inputs = Inputs { base, at: from, demand, is_forecast: true, ..defaults };
+    let mut forecast = planner::forecast(&inputs, to);
     forecast.events.extend(window_events(&fleet.guard, from, to));
     forecast.events.sort();
     Ok(forecast)

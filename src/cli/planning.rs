@@ -15,13 +15,12 @@ use jiff::Timestamp;
 
 use crate::adapters::git::RemoteRepository;
 use crate::catalog::Catalog;
-use crate::demand::DemandMode;
 use crate::model::ids::Region;
 use crate::model::market::Market;
 use crate::model::observed::Observed;
 use crate::plan::wire::{Action, Base, BaseWorld, ResourceChange};
 use crate::plan::{Plan, breakdown, compare, is_incomplete};
-use crate::planner::{self, Inputs};
+use crate::planner::{self, Inputs, Scope};
 use crate::policy;
 use crate::render::RepositoryFacts;
 
@@ -122,25 +121,20 @@ impl<'s> PlanContext<'s> {
     fn plan(&self, repository: &Repository) -> Result<Plan, CliError> {
         let Self { settings, observation: Observation { world, observed, at }, market } = self;
         let fleet = &repository.fleet;
-        let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
+        let region = fleet.region_of(observed);
         let catalog = catalog(fleet, &region, market.as_ref())?;
         let demand = settings.demand.unwrap_or(fleet.demand);
+        let defaults = inputs(&settings.source, repository, world, observed, &catalog);
         let mut plan = planner::plan(&Inputs {
-            desired: &repository.desired,
-            observed,
-            catalog: &catalog,
-            base: Base {
-                ignores_runs: settings.at.is_none(),
-                ..plan_base(&settings.source, repository, world, observed, demand)
-            },
+            base: Base { demand, ignores_runs: settings.at.is_none(), ..defaults.base },
             at: *at,
             demand,
-            is_forecast: false,
             scope: settings.scope.clone(),
             settings: crate::solver::Settings {
                 steer: steers(settings, repository, world),
                 ..fleet.solve
             },
+            ..defaults
         });
         plan.capacity.cost.breakdown = breakdown(&plan, &fleet.commitments);
         Ok(plan)
@@ -200,35 +194,35 @@ fn display_path(path: &Path) -> String {
     remote.map_or_else(|| path.display().to_string(), |remote| remote.display_url())
 }
 
-/// Returns the inputs that a plan records.
-pub(super) fn plan_base(
+/// Returns the inputs of a plan at the time of the observation, with the repository's settings.
+pub(super) fn inputs<'i>(
     source: &SourceSettings,
-    repository: &Repository,
+    repository: &'i Repository,
     world: &WorldChoice,
-    observed: &Observed,
-    demand: DemandMode,
-) -> Base {
-    Base {
-        path: display_path(&source.path),
+    observed: &'i Observed,
+    catalog: &'i Catalog,
+) -> Inputs<'i> {
+    let FleetSettings { demand, solve, .. } = repository.fleet;
+    let (path, tree) = (display_path(&source.path), repository.base.tree.clone());
+    let base = Base {
         directory: repository.base.commit.as_ref().map(|_| repository.base.below.clone()),
         repository: repository.base.repository.clone(),
         commit: repository.base.commit.clone(),
-        tree: repository.base.tree.clone(),
         dirty: repository.base.dirty,
         rendered: repository.rendered.clone(),
-        world: BaseWorld {
-            name: world.to_string(),
-            cluster: observed.cluster.clone(),
-            taken_at: observed.taken_at,
-            sources: observed.sources.clone(),
-        },
-        demand,
-        preconditions: Vec::new(),
-        guard: None,
-        judged_by: Vec::new(),
-        unresolved: None,
-        ignores_runs: false,
         whole_repository: repository.is_whole,
+        ..Base::new(path, tree, BaseWorld::new(world.to_string(), observed), demand)
+    };
+    Inputs {
+        desired: &repository.desired,
+        observed,
+        catalog,
+        base,
+        at: observed.taken_at,
+        demand,
+        is_forecast: false,
+        scope: Scope::default(),
+        settings: solve,
     }
 }
 

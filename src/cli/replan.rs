@@ -63,12 +63,7 @@ impl Replanner<'_> {
         // declared them.
         let removed = plan.capacity.demand.iter().filter(|row| row.decided_by == Decider::Removed);
         observed_now.mark_delivered(removed.map(|row| row.workload.clone()));
-        let world = BaseWorld {
-            name: base.world.name.clone(),
-            cluster: observed.cluster.clone(),
-            taken_at: observed.taken_at,
-            sources: observed.sources.clone(),
-        };
+        let world = BaseWorld::new(base.world.name.clone(), observed);
         let steer = plan.capacity.placement.unsteered.is_some();
         let mut revalidated = planner::revalidate(
             &Inputs {

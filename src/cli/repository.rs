@@ -17,13 +17,13 @@ use crate::manifest::{
 };
 use crate::model::commit::CommitSignature;
 use crate::model::desired::{
-    AppliedBy, ApplyConditions, Autoscaled, ControllerSettings, Desired, FLEET_FILE, Fleet,
-    PoolLimits, PricingCommitment, Problem, RegionPrices, RenderResults, RepositoryLocation,
-    Severity, Skipped, Tree, Unresolved, UnresolvedPolicy, is_external,
+    AppliedBy, ApplyConditions, ControllerSettings, Desired, FLEET_FILE, Fleet, PoolLimits,
+    PricingCommitment, Problem, RegionPrices, RenderResults, RepositoryLocation, Severity, Skipped,
+    Tree, Unresolved, UnresolvedPolicy, is_external,
 };
 use crate::model::ids::{Origin, Region};
 use crate::model::market::{MarketQuery, ZoneSetting};
-use crate::model::observed::ClusterIdentity;
+use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::wire::RenderedRow;
 use crate::render::RepositoryFacts;
 use crate::solver::Settings;
@@ -307,11 +307,7 @@ impl FleetSettings {
             region: fleet.cluster.region,
             zones: zones.map(|(name, id)| ZoneSetting { name, id }).collect(),
             prices: None,
-            demand: match fleet.demand.autoscaled {
-                Autoscaled::Floor => DemandMode::Floor,
-                Autoscaled::Live => DemandMode::Live,
-                Autoscaled::Ceiling => DemandMode::Ceiling,
-            },
+            demand: fleet.demand.autoscaled,
             world: fleet.world,
             policies: fleet.policies,
             commitments: fleet.commitments,
@@ -343,6 +339,11 @@ impl FleetSettings {
             )
             .hint("set spec.apply.by: ci; or remove the keys, and set spec.controller.approval: digest")
         })
+    }
+
+    /// Returns the declared region, or that of the observed cluster.
+    pub(super) fn region_of(&self, observed: &Observed) -> Region {
+        if self.is_declared { self.region.clone() } else { observed.region() }
     }
 
     /// Returns the catalog of `region`, with the prices of the repository.

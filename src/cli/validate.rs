@@ -14,8 +14,8 @@ use crate::model::desired::{Desired, Problem, Severity, Unresolved};
 use crate::model::ids::{Origin, PoolName};
 use crate::model::observed::Observed;
 use crate::plan::wire::Diagnostic;
+use crate::planner;
 use crate::planner::lint::{lints, missing_pools, requests};
-use crate::planner::{self, Inputs, Scope};
 use crate::render::{RepositoryCounts, Verbosity, problems_json, problems_sarif, problems_text};
 use crate::solver::{OfferInput, pool_problems};
 
@@ -133,17 +133,8 @@ fn autoscaler_warnings(
     let Ok(catalog) = fleet.catalog(&fleet.region) else { return Ok(Vec::new()) };
     let nothing = Observed::empty(fleet.identity(), Timestamp::UNIX_EPOCH);
     let world = WorldChoice::parse("empty")?;
-    let found = planner::ceiling_warnings(&Inputs {
-        desired: &repository.desired,
-        observed: &nothing,
-        catalog: &catalog,
-        base: planning::plan_base(&settings.source, repository, &world, &nothing, fleet.demand),
-        at: nothing.taken_at,
-        demand: fleet.demand,
-        is_forecast: false,
-        scope: Scope::default(),
-        settings: fleet.solve,
-    });
+    let inputs = planning::inputs(&settings.source, repository, &world, &nothing, &catalog);
+    let found = planner::ceiling_warnings(&inputs);
     let warning = |found: Diagnostic| {
         let Diagnostic { severity: _, origin, object, message, hint, code: _ } = found;
         Some(Problem::warning(origin?, object, message).maybe_hint(hint))

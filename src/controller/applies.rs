@@ -477,7 +477,7 @@ impl ControllerState {
         // A failed observation is no basis for a change.
         let unread = self.observation.reads.has_failed();
         let now = self.now;
-        let inputs = self.gate_inputs();
+        let context = self.gate_context();
         let serves_substitute = self.revisions.serves_substitute();
         let may_still_start = |run: &ApplyRun| {
             // A plan of the substitute is made again once the served revision was read.
@@ -485,9 +485,9 @@ impl ControllerState {
             let is_of_substitute =
                 matches!(start, Some(Effect::Apply { running_pods_only: true, .. }));
             is_of_substitute == serves_substitute
-                && inputs.as_ref().is_some_and(|inputs| {
+                && context.as_ref().is_some_and(|context| {
                     let contingency = run.contingency.as_ref();
-                    gates::may_still_start(&run.plan, contingency, &inputs.as_context(), now)
+                    gates::may_still_start(&run.plan, contingency, context, now)
                 })
         };
         let outdated: Vec<Ticket> = self

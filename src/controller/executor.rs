@@ -40,6 +40,10 @@ use crate::apply::{
 use crate::model::ids::{Address, InstanceId};
 use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::Plan;
+use node_writes::{
+    cordon, cordon_without_lease, delete_node, evict, terminate_if_unchanged, uncordon,
+};
+use open_nodes::{nominate_pods, open_nodes};
 use revalidation::Revalidation;
 
 const PLANNERS_MAX: usize = 4;
@@ -317,8 +321,9 @@ where
 
     /// Starts an effect; returns `None` if there is nothing to wait for.
     fn start(&self, effect: Effect) -> Option<RunningEffect<'a>> {
-        let ports = self.ports;
-        let ExternalPorts { cluster, signals, store, .. } = ports;
+        let ExternalPorts { cloud, cluster, clock, signals, store, .. } = self.ports;
+        let may_write = move || signals.may_write();
+        let guarded = LeaseGuard::new(cluster, may_write);
         let running: RunningEffect<'a> = match effect {
             Effect::LoadState => {
                 Box::pin(async move { Event::StateLoaded(store.load().await.map(Box::new)) })
@@ -352,27 +357,22 @@ where
                 },
             ),
             Effect::Cordon { instance, node, reason } => {
-                Box::pin(node_writes::cordon(ports, instance, node, reason))
+                Box::pin(cordon(guarded, instance, node, reason))
             }
-            Effect::Uncordon { instance, node } => {
-                Box::pin(node_writes::uncordon(ports, instance, node))
-            }
-            Effect::CordonWithoutLease { node } => {
-                Box::pin(node_writes::cordon_without_lease(cluster, node))
-            }
-            Effect::Evict { instance, pods } => Box::pin(node_writes::evict(ports, instance, pods)),
+            Effect::Uncordon { instance, node } => Box::pin(uncordon(guarded, instance, node)),
+            Effect::CordonWithoutLease { node } => Box::pin(cordon_without_lease(cluster, node)),
+            Effect::Evict { instance, pods } => Box::pin(evict(guarded, instance, pods)),
             Effect::Terminate { instance, node } => {
-                Box::pin(node_writes::terminate_if_unchanged(ports, instance, node))
+                let cloud = LeaseGuard::new(cloud, may_write);
+                Box::pin(terminate_if_unchanged(cloud, guarded, instance, node))
             }
-            Effect::DeleteNode { instance, node } => {
-                Box::pin(node_writes::delete_node(ports, instance, node))
-            }
+            Effect::DeleteNode { instance, node } => Box::pin(delete_node(guarded, instance, node)),
             Effect::Acknowledge { receipt } => Box::pin(acknowledge(signals, receipt)),
             Effect::NominatePods { nominations } => {
-                Box::pin(open_nodes::nominate_pods(ports, nominations))
+                Box::pin(nominate_pods(guarded, clock, nominations))
             }
             Effect::OpenNodes { nominations, nodes } => {
-                Box::pin(open_nodes::open_nodes(ports, nominations, nodes))
+                Box::pin(open_nodes(guarded, clock, nominations, nodes))
             }
             Effect::AnswerOfferingAttempt { ticket, address, is_persisted } => {
                 let waiter = self.attempt_waiters.borrow_mut().remove(&(ticket, address));
@@ -504,7 +504,7 @@ where
         Box::pin(async move {
             let may_write = || signals.may_write();
             let (cloud, cluster) =
-                (LeaseGuard::new(cloud, &may_write), LeaseGuard::new(cluster, &may_write));
+                (LeaseGuard::new(cloud, may_write), LeaseGuard::new(cluster, may_write));
             let ports = apply::Ports { cloud: &cloud, cluster: &cluster, clock };
             let replan = Revalidation {
                 planner: &*planner,

@@ -77,13 +77,13 @@ pub struct GateContext<'a> {
     /// Number of unready nodes.
     pub unready: u32,
     /// Addresses of changes in progress.
-    pub in_progress: &'a BTreeSet<Address>,
+    pub in_progress: BTreeSet<Address>,
     /// True while a removal is in progress. Only one plan at a time removes.
     pub is_removing: bool,
     /// Until when a pool's removals back off after a failure.
-    pub removal_retry_at: &'a BTreeMap<PoolName, Timestamp>,
+    pub removal_retry_at: BTreeMap<PoolName, Timestamp>,
     /// Until when a pool's launches back off after a failure.
-    pub launch_retry_at: &'a BTreeMap<PoolName, Timestamp>,
+    pub launch_retry_at: BTreeMap<PoolName, Timestamp>,
     /// Since when each instance is planned for removal without interruption.
     pub removal_planned_since: &'a BTreeMap<InstanceId, Timestamp>,
     /// Last known pod event on the node of each instance.
@@ -118,8 +118,8 @@ pub(super) fn may_still_start(
     context: &GateContext<'_>,
     now: Timestamp,
 ) -> bool {
-    let none = BTreeSet::new();
-    let context = GateContext { in_progress: &none, is_removing: false, ..context.clone() };
+    let context =
+        GateContext { in_progress: BTreeSet::new(), is_removing: false, ..context.clone() };
     let is_covered =
         contingency.is_some_and(|used| contingency::is_still_valid(used, &context, now));
     let approved = if is_covered || own_approval(plan, &context).is_some() {
@@ -428,7 +428,7 @@ fn launch_block(
     {
         return Some(GroupBlock::of_all(BlockedReason::Breaker { name: breaker.name.clone() }));
     }
-    if let Some(until) = backoff_until(group, context.launch_retry_at, now) {
+    if let Some(until) = backoff_until(group, &context.launch_retry_at, now) {
         return Some(GroupBlock::of_all(BlockedReason::BackingOff { until }));
     }
     for pool in group.pools() {
@@ -473,7 +473,7 @@ fn removal_block(
     if let Some(until) = context.removals_wait_until {
         return Some(GroupBlock::of_all(BlockedReason::UnexplainedRemoval { until }));
     }
-    if let Some(until) = backoff_until(group, context.removal_retry_at, now) {
+    if let Some(until) = backoff_until(group, &context.removal_retry_at, now) {
         return Some(GroupBlock::of_all(BlockedReason::BackingOff { until }));
     }
     for row in &group.rows {

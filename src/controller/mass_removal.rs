@@ -80,8 +80,7 @@ impl ControllerState {
         if !self.leadership.is_leader() || self.mode() != Mode::Full {
             return;
         }
-        let Some(inputs) = self.gate_inputs() else { return };
-        let context = inputs.as_context();
+        let Some(context) = self.gate_context() else { return };
         let mass = mass_removal(plan, &context);
         let is_delivered = self.planning.launches_ahead.is_delivered();
         let baseline = FleetBaseline::new(&context.revision.commit, context.observed, is_delivered);

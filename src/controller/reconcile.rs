@@ -25,7 +25,7 @@ use super::state::{AHEAD_READ_INTERVAL, ControllerState};
 use super::status::{ApprovedBy, Blocked, BlockedReason, CompletedApply, ControllerAction};
 use super::{contingency, inflight_launches, planning_snapshot};
 use crate::model::desired::Mode;
-use crate::model::ids::{Address, InstanceId, PoolName};
+use crate::model::ids::{Address, InstanceId};
 use crate::model::observed::{Node, Observed};
 use crate::model::saturating_time::later;
 use crate::plan::Plan;
@@ -371,15 +371,15 @@ impl ControllerState {
             self.update_launches_ahead(plan);
             self.detect_mass_removal(plan);
         }
-        let Some(context) = self.gate_inputs() else { return Vec::new() };
-        let decisions = evaluate_gates(plan, &context.as_context(), now);
+        let Some(context) = self.gate_context() else { return Vec::new() };
+        let decisions = evaluate_gates(plan, &context, now);
         if is_published && let Some(current) = &mut self.planning.current {
             current.blocked = blocked_by_address(&decisions);
         }
         decisions
     }
 
-    pub(super) fn gate_inputs(&self) -> Option<GateInputs<'_>> {
+    pub(super) fn gate_context(&self) -> Option<GateContext<'_>> {
         // Uses the newest complete observation: a plan may wait before it is evaluated.
         let planned = &self.planning.last.as_ref()?.world;
         let seen = self.observation.latest.as_ref().filter(|seen| seen.is_complete());
@@ -388,16 +388,25 @@ impl ControllerState {
         let is_counted = |node: &&Node| !node.is_fargate() && !stale.contains_key(&node.name);
         let nodes = world.nodes.values().filter(is_counted);
         let unready = nodes.clone().filter(|node| !node.ready).count();
-        Some(GateInputs {
-            state: self,
-            observed: world,
-            persisted: self.persistence.loaded.as_ref()?,
+        Some(GateContext {
+            is_leader: self.leadership.is_leader(),
+            mode: self.mode(),
             revision: self.revisions.served.as_ref()?,
+            persisted: self.persistence.loaded.as_ref()?,
+            observed: world,
             nodes: u32::try_from(nodes.count()).unwrap_or(u32::MAX),
             unready: u32::try_from(unready).unwrap_or(u32::MAX),
             in_progress: self.applies.addresses(),
+            is_removing: self.applies.is_removing(),
             removal_retry_at: self.applies.removal_retry_times(),
             launch_retry_at: self.applies.launch_retry_times(),
+            removal_planned_since: &self.planning.removal_planned_since,
+            last_pod_event: self.planning.pod_event_times.last_pod_event(),
+            pods_arriving: self.pods_arriving(),
+            launches_ahead: &self.planning.launches_ahead,
+            inseparable: self.planning.inseparable.as_ref(),
+            removals_wait_until: (self.planning.unexplained_since)
+                .map(|since| later(since, UNEXPLAINED_WAIT)),
         })
     }
 
@@ -471,8 +480,7 @@ impl ControllerState {
     }
 
     fn approval_of(&self, plan: &Plan) -> Option<PlanApproval> {
-        let inputs = self.gate_inputs()?;
-        let context = inputs.as_context();
+        let context = self.gate_context()?;
         let approved_by = gates::approval(plan, &context, self.now)?;
         let is_covered = matches!(approved_by, ApprovedBy::Contingency { .. });
         let cover = is_covered.then(|| contingency::cover(plan, &context, self.now)).flatten();
@@ -553,45 +561,6 @@ fn blocked_changes(decisions: &[(Address, GateDecision)]) -> Vec<(Address, Block
 fn blocked_by_address(decisions: &[(Address, GateDecision)]) -> BTreeMap<Address, Blocked> {
     let blocked = blocked_changes(decisions).into_iter();
     blocked.map(|(address, reason)| (address, gates::with_message(reason))).collect()
-}
-
-/// Owns the data that a [`GateContext`] borrows.
-pub(super) struct GateInputs<'a> {
-    state: &'a ControllerState,
-    observed: &'a Observed,
-    persisted: &'a super::persisted_state::PersistedState,
-    revision: &'a super::event::Revision,
-    nodes: u32,
-    unready: u32,
-    in_progress: BTreeSet<Address>,
-    removal_retry_at: BTreeMap<PoolName, Timestamp>,
-    launch_retry_at: BTreeMap<PoolName, Timestamp>,
-}
-
-impl GateInputs<'_> {
-    pub(super) fn as_context(&self) -> GateContext<'_> {
-        let state = self.state;
-        GateContext {
-            is_leader: state.leadership.is_leader(),
-            mode: state.mode(),
-            revision: self.revision,
-            persisted: self.persisted,
-            observed: self.observed,
-            nodes: self.nodes,
-            unready: self.unready,
-            in_progress: &self.in_progress,
-            is_removing: state.applies.is_removing(),
-            removal_retry_at: &self.removal_retry_at,
-            launch_retry_at: &self.launch_retry_at,
-            removal_planned_since: &state.planning.removal_planned_since,
-            last_pod_event: state.planning.pod_event_times.last_pod_event(),
-            pods_arriving: state.pods_arriving(),
-            launches_ahead: &state.planning.launches_ahead,
-            inseparable: state.planning.inseparable.as_ref(),
-            removals_wait_until: (state.planning.unexplained_since)
-                .map(|since| later(since, UNEXPLAINED_WAIT)),
-        }
-    }
 }
 
 #[cfg(test)]

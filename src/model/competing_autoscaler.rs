@@ -149,14 +149,6 @@ fn is_trusted(workload: &str, namespaces: Option<&BTreeSet<Namespace>>) -> bool 
     })
 }
 
-impl CompetingAutoscaler {
-    /// Returns true if the workload is in one of `namespaces`.
-    #[must_use]
-    pub fn is_in_namespaces(&self, namespaces: &BTreeSet<Namespace>) -> bool {
-        is_in_any(&self.workload, namespaces)
-    }
-}
-
 /// Returns true if a workload is in a system namespace, where tenants cannot create objects.
 pub(super) fn is_in_system_namespace(workload: &WorkloadId) -> bool {
     DEFAULT_NAMESPACES.contains(&workload.namespace.as_str())

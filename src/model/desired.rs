@@ -44,8 +44,8 @@ pub use render_request::{
 };
 pub use schedule::Schedule;
 pub use settings::{
-    AppliedBy, ApplyConditions, ApprovalRule, AssumedPods, Autoscaled, ClusterSettings,
-    CommitmentKind, ConsolidationSettings, ControllerSettings, CountOrShare, DeliverySettings,
+    AppliedBy, ApplyConditions, ApprovalRule, AssumedPods, ClusterSettings, CommitmentKind,
+    ConsolidationSettings, ControllerSettings, CountOrShare, DeliverySettings, DemandMode,
     DemandSettings, FLEET_FILE, FailureDomains, Fleet, MaxShares, Mode, PricingCommitment,
     RateLimit, Renderer, Signer, SignerKey, Source, TrustedKey, UnresolvedPolicy, Window,
     WorstCase, is_settings_file,

@@ -8,23 +8,14 @@ use std::collections::BTreeSet;
 use super::state::{WorldBudget, WorldState};
 use crate::apply::ports::EvictOutcome;
 use crate::model::desired::pods_to_keep;
-use crate::model::ids::{Namespace, WorkloadId};
+use crate::model::ids::WorkloadId;
 use crate::model::observed::{Pod, PodPhase};
-use crate::model::pod::Selector;
 
 /// A disruption budget with its current status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetStatus {
-    /// Namespace.
-    pub namespace: Namespace,
-    /// Name.
-    pub name: String,
-    /// The protected pods. `None` selects no pod.
-    pub selector: Option<Selector>,
-    /// The minimum available, as written.
-    pub min_available: Option<String>,
-    /// The maximum unavailable, as written.
-    pub max_unavailable: Option<String>,
+    /// The stored budget.
+    pub(super) budget: WorldBudget,
     /// Number of protected pods.
     pub expected: i64,
     /// Number of healthy pods.
@@ -84,17 +75,12 @@ impl WorldState {
             .collect();
         let healthy = matched.iter().filter(|pod| pod.phase == PodPhase::Running).count();
         let expected = self.expected_replicas(&matched);
-        let WorldBudget { namespace, name, selector, min_available, max_unavailable } =
-            budget.clone();
+        let WorldBudget { min_available, max_unavailable, .. } = budget;
         let minimum = pods_to_keep(min_available.as_deref(), max_unavailable.as_deref(), expected);
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let healthy = count(healthy);
         BudgetStatus {
-            namespace,
-            name,
-            selector,
-            min_available,
-            max_unavailable,
+            budget: budget.clone(),
             expected: count(matched.len()),
             healthy,
             allowed: minimum.map_or(0, |minimum| healthy.saturating_sub(minimum)),

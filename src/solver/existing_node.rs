@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::Input;
 use super::auto_scaling_groups::AutoScalingGroups;
 use super::drift;
 use super::node_disposition::{
-    DispositionInput, NodeDisposition, NodeDrift, RetireCondition, pinned_daemons, pinned_pods,
+    NodeDisposition, NodeDrift, RetireCondition, pinned_daemons, pinned_pods,
 };
 use super::offer::{Offer, Offers, admits_daemon};
 use super::reported_resources::MORE_PERCENT;
@@ -116,19 +117,15 @@ impl ExistingNode {
 
 /// Returns every node that can run pods, sorted by name.
 #[must_use]
-pub(super) fn existing_nodes(
-    observed: &Observed,
-    catalog: &Catalog,
-    offers: &Offers,
-    input: &DispositionInput,
-) -> Vec<ExistingNode> {
+pub(super) fn existing_nodes(input: &Input, offers: &Offers) -> Vec<ExistingNode> {
+    let Input { observed, catalog, .. } = *input;
     let builder = ExistingNodeBuilder {
         observed,
         catalog,
         offers,
         input,
         overlays: Overlays::from_desired(input.desired),
-        static_pods: static_pods(observed, input),
+        static_pods: static_pods(input),
         pinned_daemons: pinned_daemons(observed, input.at),
         pinned_pods: pinned_pods(observed, input.at),
         groups: AutoScalingGroups::new(input.desired, observed),
@@ -160,7 +157,7 @@ pub(super) struct ExistingNodeBuilder<'a> {
     pub(super) observed: &'a Observed,
     pub(super) catalog: &'a Catalog,
     pub(super) offers: &'a Offers,
-    pub(super) input: &'a DispositionInput<'a>,
+    pub(super) input: &'a Input<'a>,
     pub(super) overlays: Overlays<'a>,
     static_pods: BTreeMap<NodeName, StaticPods>,
     /// By node: the workload of a DaemonSet or static pod that blocks changes of the node.
@@ -374,7 +371,8 @@ struct StaticPods {
     shapes: Vec<Arc<PodShape>>,
 }
 
-fn static_pods(observed: &Observed, input: &DispositionInput) -> BTreeMap<NodeName, StaticPods> {
+fn static_pods(input: &Input) -> BTreeMap<NodeName, StaticPods> {
+    let observed = input.observed;
     let context = ShapeContext::new(input.desired);
     let expected = |pod: &Pod, node: &Node| {
         let daemons = &input.demand.daemons;

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::Input;
 use super::cloud_drift::{detect_cloud_drift, resolved_selectors};
 use super::disruption_blockers;
 use super::drift;
 use super::existing_node::ExistingNodeBuilder;
 use super::reported_resources::is_near_formulas;
-use crate::demand::{Demand, DoNotDisrupt, is_do_not_disrupt_at};
-use crate::model::desired::{Consolidation, Desired, Expiry, Pool, UnresolvedPolicy};
+use crate::demand::{DoNotDisrupt, is_do_not_disrupt_at};
+use crate::model::desired::{Consolidation, Expiry, Pool, UnresolvedPolicy};
 use crate::model::ids::{LabelKey, NodeName, PoolName, WorkloadId, WorkloadKind, workload_key};
 use crate::model::observed::{
     CordonReason, Instance, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION, UnreadObject, tag,
@@ -47,24 +48,6 @@ pub(super) struct NodeDrift {
     pub(super) due: Option<RetireReason>,
     /// Every field in which the node differs.
     pub(super) fields: Vec<DriftedField>,
-}
-
-/// Inputs of node dispositions, apart from the nodes themselves.
-pub struct DispositionInput<'a> {
-    /// Desired state, as the repository declares it.
-    pub desired: &'a Desired,
-    /// Pods to place.
-    pub demand: &'a Demand,
-    /// Time that the plan is computed for.
-    pub at: Timestamp,
-    /// Reason why no node may be removed, if there is one.
-    pub frozen: Option<String>,
-    /// Nodes that the user asked to replace.
-    pub replace: &'a [NodeName],
-    /// Nodes that must not change, because the user limited the plan.
-    pub untouched: &'a [NodeName],
-    /// True if nodes younger than `consolidateAfter` of their pool stay.
-    pub keep_young_nodes: bool,
 }
 
 impl ExistingNodeBuilder<'_> {
@@ -189,7 +172,7 @@ impl ExistingNodeBuilder<'_> {
         };
         // Pods come to a node after its launch, so Karpenter waits at least as long.
         let age = self.input.at.duration_since(instance.launched_at);
-        if self.input.keep_young_nodes && age < rest {
+        if self.input.settings.keep_young_nodes && age < rest {
             let seconds = rest.as_secs().unsigned_abs();
             return blocked(BlockReason::ConsolidateAfter { seconds });
         }
@@ -346,7 +329,7 @@ pub(super) fn pinned_daemons(observed: &Observed, at: Timestamp) -> BTreeMap<Nod
 }
 
 /// Returns why an undeclared pool may still be in use: an unread source may declare it.
-fn undeclared_pool_doubt(input: &DispositionInput<'_>) -> Option<String> {
+fn undeclared_pool_doubt(input: &Input<'_>) -> Option<String> {
     let source = input.demand.unresolved.first()?;
     (input.desired.unresolved_policy != UnresolvedPolicy::Ignore)
         .then(|| format!("{} was not read, and may declare the pool of the node", source.object))

@@ -20,16 +20,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::alternatives::AlternativeCandidates;
 use super::existing_node::{ExistingNode, zone_of};
-use super::node_disposition::{DispositionInput, NodeDisposition, RetireCondition};
+use super::node_disposition::{NodeDisposition, RetireCondition};
 use super::offer::{Offer, Offers, admits};
 use super::target_builder::PodPlacements;
 use super::target_fleet::{Launch, NewNode, NodeRef};
 use super::topology::TiedKeys;
-use super::{alternatives, min_values};
+use super::{Input, alternatives, min_values};
 use crate::demand::{PodGroup, PodShape};
 use crate::model::desired::Pool;
 use crate::model::ids::{LabelKey, NodeName, PoolName, ReservationId};
-use crate::model::observed::Observed;
 use crate::model::reason::{BlockReason, KeepReason, LaunchReason, RetireReason};
 use crate::model::units::Resources;
 
@@ -51,12 +50,8 @@ struct StaticLaunch {
 
 impl StaticPoolNodes {
     /// Decides the nodes of every static pool, and sets the disposition of existing ones.
-    pub(super) fn decide(
-        input: &DispositionInput,
-        observed: &Observed,
-        offers: &Offers,
-        existing: &mut [ExistingNode],
-    ) -> Self {
+    pub(super) fn decide(input: &Input, offers: &Offers, existing: &mut [ExistingNode]) -> Self {
+        let observed = input.observed;
         let supply = observed.reservations.iter().map(|(id, r)| (id.clone(), r.available));
         let mut nodes = Self { supply: supply.collect(), ..Self::default() };
         for pool in input.desired.pools.values() {
@@ -208,7 +203,7 @@ struct StaticPoolPlan<'a> {
     /// Indices of its existing nodes.
     members: Vec<usize>,
     offers: &'a [Offer],
-    input: &'a DispositionInput<'a>,
+    input: &'a Input<'a>,
     existing: &'a mut [ExistingNode],
     nodes: &'a mut StaticPoolNodes,
 }

@@ -13,8 +13,8 @@ use crate::model::reason::Rejection;
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{
     Action, Amount, Base, BaseWorld, Capacity, Change, Condition, Cost, CostBreakdown, DemandRow,
-    ExplainRow, FORMAT_VERSION, NodeState, Placement, PlacementMode, PodCounts, PodTotals,
-    Precondition, Reason, ResourceChange, ResourceKind, Summary, UnschedulableRow, Wave, WaveStep,
+    ExplainRow, FORMAT_VERSION, NodeState, Placement, PlacementMode, PodTotals, Precondition,
+    ResourceChange, ResourceKind, Summary, UnschedulableRow, Wave, WaveStep,
 };
 use crate::plan::{Plan, set_identity};
 
@@ -107,28 +107,9 @@ impl Plan {
 
 /// Returns the base of a plan for this world: a clean commit without preconditions.
 pub(crate) fn base(observed: &Observed) -> Base {
-    Base {
-        path: ".".to_owned(),
-        repository: None,
-        commit: Some("4f2c9a1".to_owned()),
-        tree: "0".repeat(64),
-        dirty: false,
-        directory: None,
-        rendered: Vec::new(),
-        world: BaseWorld {
-            name: "sim:world".to_owned(),
-            cluster: observed.cluster.clone(),
-            taken_at: observed.taken_at,
-            sources: observed.sources.clone(),
-        },
-        demand: DemandMode::Live,
-        preconditions: Vec::new(),
-        guard: None,
-        judged_by: Vec::new(),
-        unresolved: None,
-        ignores_runs: false,
-        whole_repository: false,
-    }
+    let world = BaseWorld::new("sim:world", observed);
+    let commit = Some("4f2c9a1".to_owned());
+    Base { commit, ..Base::new(".", "0".repeat(64), world, DemandMode::Live) }
 }
 
 fn capacity(observed: &Observed) -> Capacity {
@@ -253,27 +234,6 @@ impl NodeState {
     pub(crate) fn running_as(self, instance: &str, node: &str, uid: &str) -> Self {
         let instance_id = Some(instance.into());
         Self { instance_id, node: Some(node.into()), node_uid: Some(uid.into()), ..self }
-    }
-}
-
-/// Returns the explanation of a row without prices and pods.
-pub(crate) fn explain(address: Address, reason: Reason) -> ExplainRow {
-    ExplainRow {
-        address,
-        group: None,
-        reason,
-        retire_reason: None,
-        drift: None,
-        differences: Vec::new(),
-        estimated: false,
-        hourly_before: None,
-        hourly_after: None,
-        pods: PodCounts::default(),
-        pods_before: PodCounts::default(),
-        daemons: Amount::default(),
-        rejected: Vec::new(),
-        overlays: Vec::new(),
-        relaxed: Vec::new(),
     }
 }
 

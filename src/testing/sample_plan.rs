@@ -88,7 +88,7 @@ fn explain((pool, key): (&str, &str), reason: Reason, pods: &[(&str, u32)]) -> E
     ExplainRow {
         pods: pods.iter().map(|(name, n)| ((*name).into(), *n)).collect(),
         daemons: amount(150, Bytes::mib(200).0, 2),
-        ..plan::explain(instance_address(pool, key), reason)
+        ..ExplainRow::new(instance_address(pool, key), reason)
     }
 }
 

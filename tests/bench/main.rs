@@ -323,29 +323,10 @@ fn run(
         region: fleet.cluster.region.to_string(),
         ..ClusterIdentity::default()
     };
-    let observed = Observed::empty(cluster.clone(), "2026-11-01T00:00:00Z".parse()?);
-    let base = Base {
-        path: tree.display().to_string(),
-        repository: None,
-        commit: None,
-        tree: files.base.tree.clone(),
-        dirty: false,
-        directory: None,
-        rendered: Vec::new(),
-        world: BaseWorld {
-            name: "empty".to_owned(),
-            cluster,
-            taken_at: observed.taken_at,
-            sources: observed.sources.clone(),
-        },
-        demand: DemandMode::Live,
-        preconditions: Vec::new(),
-        guard: None,
-        judged_by: Vec::new(),
-        unresolved: None,
-        ignores_runs: false,
-        whole_repository: false,
-    };
+    let observed = Observed::empty(cluster, "2026-11-01T00:00:00Z".parse()?);
+    let world = BaseWorld::new("empty", &observed);
+    let path = tree.display().to_string();
+    let base = Base::new(path, files.base.tree.clone(), world, DemandMode::Live);
     let plan = plan(&Inputs {
         desired: &desired,
         observed: &observed,

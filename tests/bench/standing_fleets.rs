@@ -92,28 +92,7 @@ impl StandingInputs {
     /// Returns the plan and its duration.
     pub(crate) fn planned(&self) -> (Plan, Duration) {
         let Self { desired, catalog, world } = self;
-        let base = Base {
-            path: String::new(),
-            repository: None,
-            commit: None,
-            tree: String::new(),
-            dirty: false,
-            directory: None,
-            rendered: Vec::new(),
-            world: BaseWorld {
-                name: "bench".to_owned(),
-                cluster: world.cluster.clone(),
-                taken_at: world.taken_at,
-                sources: world.sources.clone(),
-            },
-            demand: DemandMode::Live,
-            preconditions: Vec::new(),
-            guard: None,
-            judged_by: Vec::new(),
-            unresolved: None,
-            ignores_runs: false,
-            whole_repository: false,
-        };
+        let base = Base::new("", "", BaseWorld::new("bench", world), DemandMode::Live);
         let inputs = Inputs {
             desired,
             observed: world,

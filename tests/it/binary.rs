@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// Output and exit code of a run.
@@ -66,6 +67,17 @@ impl Workspace {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
+    /// Runs Git in the directory, which must succeed.
+    pub(crate) fn git(&self, arguments: &[&str]) {
+        let done = Command::new("git")
+            .current_dir(self.root())
+            .args(["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"])
+            .args(arguments)
+            .output()
+            .expect("git runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
     /// Runs the program in the directory, without a terminal and with a clean environment.
     pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> CommandResult {
         let output = Command::new(env!("CARGO_BIN_EXE_fleetwright"))
@@ -83,6 +95,10 @@ impl Workspace {
             err: String::from_utf8(output.stderr).expect("stderr is text"),
         }
     }
+}
+
+pub(crate) fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
 }
 
 fn copy_directory(from: &Path, to: &Path) {

@@ -191,35 +191,13 @@ impl FixedInputs {
     /// Returns the plan for `files` as JSON.
     fn plan(&self, files: Vec<TreeFile>) -> String {
         let desired = read(&Tree { files }, &Fleet::default());
-        let Observed { cluster, taken_at, sources, .. } = &self.observed;
-        let base = Base {
-            path: ".".into(),
-            repository: None,
-            commit: None,
-            tree: "as planned".into(),
-            dirty: false,
-            directory: None,
-            rendered: Vec::new(),
-            world: BaseWorld {
-                name: "sim:world".into(),
-                cluster: cluster.clone(),
-                taken_at: *taken_at,
-                sources: sources.clone(),
-            },
-            demand: DemandMode::Live,
-            preconditions: Vec::new(),
-            guard: None,
-            judged_by: Vec::new(),
-            unresolved: None,
-            ignores_runs: false,
-            whole_repository: false,
-        };
+        let world = BaseWorld::new("sim:world", &self.observed);
         let plan = plan(&Inputs {
             desired: &desired,
             observed: &self.observed,
             catalog: &self.catalog,
-            base,
-            at: *taken_at,
+            base: Base::new(".", "as planned", world, DemandMode::Live),
+            at: self.observed.taken_at,
             demand: DemandMode::Live,
             is_forecast: false,
             scope: Scope::default(),

@@ -1,8 +1,6 @@
 //! Plan files that were edited after their approval. The editor recomputes checksum, digest and plan
 //! ID, so that only the checks of `apply` are left.
 
-use std::process::Command;
-
 use fleetwright::plan::{Plan, set_identity};
 
 use crate::binary::{CommandResult, Workspace};
@@ -17,25 +15,15 @@ fn resealed(text: &str, edit: impl FnOnce(&mut Plan)) -> String {
     plan.to_json()
 }
 
-fn git(workspace: &Workspace, arguments: &[&str]) {
-    let done = Command::new("git")
-        .current_dir(workspace.root())
-        .args(["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"])
-        .args(arguments)
-        .output()
-        .expect("git runs");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-}
-
 fn commit(workspace: &Workspace, message: &str) {
-    git(workspace, &["add", "-A", "--", ":!*.json", ":!world"]);
-    git(workspace, &["commit", "-q", "-m", message]);
+    workspace.git(&["add", "-A", "--", ":!*.json", ":!world"]);
+    workspace.git(&["commit", "-q", "-m", message]);
 }
 
 /// Creates a repository of an example, with one commit.
 fn repository(example: &str) -> Workspace {
     let workspace = Workspace::example(example);
-    git(&workspace, &["init", "-q", "-b", "main"]);
+    workspace.git(&["init", "-q", "-b", "main"]);
     commit(&workspace, "base");
     workspace
 }
@@ -80,11 +68,11 @@ fn plan_file_does_not_choose_the_commit_of_its_nodes() {
     let workspace = repository("eks-workshop");
     let pools = workspace.read("nodepool.yaml");
     // This branch is not merged, and has other user data.
-    git(&workspace, &["checkout", "-q", "-b", "open"]);
+    workspace.git(&["checkout", "-q", "-b", "open"]);
     write_user_data(&workspace, "echo open");
     commit(&workspace, "open");
     let open = plan(&workspace, "open.json", &WORLD);
-    git(&workspace, &["checkout", "-q", "main"]);
+    workspace.git(&["checkout", "-q", "main"]);
     let approved = plan(&workspace, "plan.json", &WORLD);
     let edited = resealed(&workspace.read("plan.json"), |plan| {
         plan.capacity.base.commit.clone_from(&open.capacity.base.commit);
@@ -117,13 +105,13 @@ fn plan_file_does_not_choose_the_commit_of_its_nodes() {
 #[test]
 fn squashed_branch_is_applied_by_its_plan() {
     let workspace = repository("eks-workshop");
-    git(&workspace, &["checkout", "-q", "-b", "open"]);
+    workspace.git(&["checkout", "-q", "-b", "open"]);
     write_user_data(&workspace, "echo open");
     commit(&workspace, "open");
     let approved = plan(&workspace, "plan.json", &WORLD);
-    git(&workspace, &["checkout", "-q", "main"]);
-    git(&workspace, &["merge", "-q", "--squash", "open"]);
-    git(&workspace, &["commit", "-q", "-m", "squash"]);
+    workspace.git(&["checkout", "-q", "main"]);
+    workspace.git(&["merge", "-q", "--squash", "open"]);
+    workspace.git(&["commit", "-q", "-m", "squash"]);
     // The checkout has another change, which is not committed.
     let inflate = workspace.read("inflate.yaml");
     workspace.write("inflate.yaml", &inflate.replace("replicas: 5", "replicas: 40"));
@@ -175,7 +163,7 @@ fn budgets_hold_when_the_plan_is_applied() {
                        duration: 1h }], consolidationPolicy";
         workspace.write(file, &pools.replace("consolidationPolicy", budgets));
     }
-    git(&workspace, &["init", "-q", "-b", "main"]);
+    workspace.git(&["init", "-q", "-b", "main"]);
     commit(&workspace, "budgets");
     let approved = plan(&workspace, "plan.json", &[]);
     assert!(approved.summary.destroy > 0, "a node is removed");

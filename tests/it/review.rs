@@ -2,11 +2,8 @@
 //! secrets.
 
 use std::path::Path;
-use std::process::Command;
 
-use serde_json::Value;
-
-use crate::binary::Workspace;
+use crate::binary::{Workspace, parsed};
 
 const WORLD: [&str; 4] = ["--world", "sim:world", "--at", "2026-09-01T10:00:00Z"];
 
@@ -26,6 +23,21 @@ fn planned(example: &str) -> Workspace {
     let result = workspace.run(&[&["plan", "--out", "plan.json"], &WORLD[..]].concat());
     assert_eq!(result.code, Some(0), "{}", result.err);
     workspace
+}
+
+/// Lists the key of alice in the settings. Returns the settings without the key.
+fn require_signature(workspace: &Workspace) -> String {
+    let fleet = workspace.read("fleetwright.yaml");
+    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
+    workspace.write("fleetwright.yaml", &guard);
+    fleet
+}
+
+/// Makes the workspace a repository with one commit.
+fn commit_base(workspace: &Workspace) {
+    workspace.git(&["init", "-q", "-b", "main"]);
+    workspace.git(&["add", "-A"]);
+    workspace.git(&["commit", "-q", "-m", "base"]);
 }
 
 #[test]
@@ -64,9 +76,7 @@ fn policy_denial_exits_with_6() {
 #[test]
 fn configured_keys_require_signed_approvals() {
     let workspace = Workspace::example("eks-workshop");
-    let fleet = workspace.read("fleetwright.yaml");
-    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
-    workspace.write("fleetwright.yaml", &guard);
+    require_signature(&workspace);
     let result = workspace.run(&[&["plan", "--out", "plan.json"], &WORLD[..]].concat());
     assert_eq!(result.code, Some(0), "{}", result.err);
     let digest = parsed(&workspace.read("plan.json"))["capacity"]["digest"].to_string();
@@ -143,9 +153,7 @@ fn unreadable_guard_settings_stop_everything() {
     let workspace = Workspace::example("eks-workshop");
     let fleet = workspace.read("fleetwright.yaml");
     workspace.write("fleetwright.yaml", &format!("{fleet}  apply: {{ kays: [] }}\n"));
-    git(&workspace, &["init", "-q", "-b", "main"]);
-    git(&workspace, &["add", "-A"]);
-    git(&workspace, &["commit", "-q", "-m", "base"]);
+    commit_base(&workspace);
     workspace.write("fleetwright.yaml", &fleet);
     let plan = ["plan", "--guard-ref", "main", "--out", "plan.json"];
     let result = workspace.run(&[&plan[..], &WORLD[..]].concat());
@@ -160,12 +168,8 @@ fn unreadable_guard_settings_stop_everything() {
 #[test]
 fn commit_plan_uses_guard_of_that_commit() {
     let workspace = Workspace::example("eks-workshop");
-    let fleet = workspace.read("fleetwright.yaml");
-    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
-    workspace.write("fleetwright.yaml", &guard);
-    git(&workspace, &["init", "-q", "-b", "main"]);
-    git(&workspace, &["add", "-A"]);
-    git(&workspace, &["commit", "-q", "-m", "base"]);
+    let fleet = require_signature(&workspace);
+    commit_base(&workspace);
     let result = workspace.run(&[&["plan", "--out", "plan.json"], &WORLD[..]].concat());
     assert_eq!(result.code, Some(0), "{}", result.err);
     workspace.write("fleetwright.yaml", &fleet);
@@ -182,15 +186,11 @@ fn commit_plan_uses_guard_of_that_commit() {
 #[test]
 fn apply_uses_the_guard_recorded_in_the_plan() {
     let workspace = Workspace::example("eks-workshop");
-    let fleet = workspace.read("fleetwright.yaml");
-    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
-    workspace.write("fleetwright.yaml", &guard);
-    git(&workspace, &["init", "-q", "-b", "main"]);
-    git(&workspace, &["add", "-A"]);
-    git(&workspace, &["commit", "-q", "-m", "base"]);
+    let fleet = require_signature(&workspace);
+    commit_base(&workspace);
     // The change removes the keys.
     workspace.write("fleetwright.yaml", &fleet);
-    git(&workspace, &["commit", "-q", "-a", "-m", "loosen"]);
+    workspace.git(&["commit", "-q", "-a", "-m", "loosen"]);
     let plan = ["plan", "--compare", "HEAD~1", "--out", "plan.json"];
     let result = workspace.run(&[&plan[..], &WORLD[..]].concat());
     assert_eq!(result.code, Some(0), "{}", result.err);
@@ -201,25 +201,21 @@ fn apply_uses_the_guard_recorded_in_the_plan() {
 #[test]
 fn plan_file_does_not_choose_its_guard() {
     let workspace = Workspace::example("eks-workshop");
-    let fleet = workspace.read("fleetwright.yaml");
-    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
-    workspace.write("fleetwright.yaml", &guard);
-    git(&workspace, &["init", "-q", "-b", "main"]);
-    git(&workspace, &["add", "-A"]);
-    git(&workspace, &["commit", "-q", "-m", "base"]);
+    let fleet = require_signature(&workspace);
+    commit_base(&workspace);
     // A branch in the same clone lists another key, and its plan is saved.
-    git(&workspace, &["checkout", "-q", "-b", "other"]);
+    workspace.git(&["checkout", "-q", "-b", "other"]);
     workspace.write("fleetwright.yaml", &fleet);
-    git(&workspace, &["commit", "-q", "-a", "-m", "loosen"]);
+    workspace.git(&["commit", "-q", "-a", "-m", "loosen"]);
     for more in [&[][..], &["--guard-ref", "other"]] {
         let plan = ["plan", "--out", "plan.json"];
         let result = workspace.run(&[&plan[..], &WORLD[..], more].concat());
         assert_eq!(result.code, Some(0), "{}", result.err);
-        git(&workspace, &["checkout", "-q", "main"]);
+        workspace.git(&["checkout", "-q", "main"]);
         let result = workspace.run(&["apply", "plan.json", "--auto-approve"]);
         assert_eq!(result.code, Some(5), "{}", result.err);
         assert!(result.err.contains("alice has not approved"), "{}", result.err);
-        git(&workspace, &["checkout", "-q", "other"]);
+        workspace.git(&["checkout", "-q", "other"]);
     }
     // Keys from outside of the repository replace those in it.
     workspace.write("bob.pub", ALICE_PUBLIC);
@@ -348,9 +344,7 @@ fn approver_sees_the_plan_and_is_named() {
     assert!(comment_for(&[]).contains("approved ✗"));
     assert!(comment_for(&["--approval", "approvals.json"]).contains("approved ✓"));
     // With keys, an unsigned approval does not count.
-    let fleet = workspace.read("fleetwright.yaml");
-    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
-    workspace.write("fleetwright.yaml", &guard);
+    require_signature(&workspace);
     let arguments = [&["plan", "--out", "plan.json"], &WORLD[..]].concat();
     assert_eq!(workspace.run(&arguments).code, Some(0));
     assert_eq!(approve("plan.json", "alice").code, Some(0));
@@ -363,9 +357,7 @@ fn policies_are_loaded_from_repository_urls() {
     workspace
         .write("fleetwright.yaml", &(workspace.read("fleetwright.yaml") + "  policies: [guard]\n"));
     workspace.write("guard/main.rego", "package main\nwarn[msg] {\n  msg := \"from afar\"\n}\n");
-    git(&workspace, &["init", "-q", "-b", "main"]);
-    git(&workspace, &["add", "-A"]);
-    git(&workspace, &["commit", "-q", "-m", "base"]);
+    commit_base(&workspace);
     let url = format!("file://{}", workspace.root().display());
     let mut here = Workspace::empty();
     let path = std::env::var("PATH").expect("a path");
@@ -375,20 +367,6 @@ fn policies_are_loaded_from_repository_urls() {
     assert!(result.out.contains("from afar"), "{}", result.out);
 }
 
-fn parsed(text: &str) -> Value {
-    serde_json::from_str(text).expect("JSON")
-}
-
-fn git(workspace: &Workspace, arguments: &[&str]) {
-    let done = Command::new("git")
-        .current_dir(workspace.root())
-        .args(["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"])
-        .args(arguments)
-        .output()
-        .expect("git runs");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-}
-
 #[test]
 fn comparison_separates_new_changes_and_uses_base_guard() {
     let workspace = Workspace::example("eks-workshop");
@@ -396,15 +374,13 @@ fn comparison_separates_new_changes_and_uses_base_guard() {
         .write("guard/main.rego", "package main\nwarn[msg] {\n  msg := \"seen by the base\"\n}\n");
     workspace
         .write("fleetwright.yaml", &(workspace.read("fleetwright.yaml") + "  policies: [guard]\n"));
-    git(&workspace, &["init", "-q", "-b", "main"]);
-    git(&workspace, &["add", "-A"]);
-    git(&workspace, &["commit", "-q", "-m", "base"]);
+    commit_base(&workspace);
     // The change removes the policy and raises the number of pods.
     workspace.write("guard/main.rego", "package main\nwarn[msg] {\n  false\n  msg := \"\"\n}\n");
     let inflate = workspace.read("inflate.yaml");
     workspace.write("inflate.yaml", &inflate.replace("replicas: 5", "replicas: 40"));
-    git(&workspace, &["add", "-A"]);
-    git(&workspace, &["commit", "-q", "-m", "more"]);
+    workspace.git(&["add", "-A"]);
+    workspace.git(&["commit", "-q", "-m", "more"]);
     let arguments = [&["plan", "--compare", "HEAD~1", "--out", "plan.json"], &WORLD[..]].concat();
     let result = workspace.run(&arguments);
     assert_eq!(result.code, Some(0), "{}", result.err);

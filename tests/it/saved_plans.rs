@@ -8,7 +8,7 @@ use fleetwright::plan::canonical;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::binary::Workspace;
+use crate::binary::{Workspace, parsed};
 use crate::golden;
 
 /// Arguments for a new embedded world at a fixed time.
@@ -72,10 +72,6 @@ fn plan_of(example: &str, world: &[&str]) -> String {
         "{example} names its directory"
     );
     plan
-}
-
-fn parsed(text: &str) -> Value {
-    serde_json::from_str(text).expect("JSON")
 }
 
 /// Returns a plan with every kind of row: launched, removed and retained nodes, and an

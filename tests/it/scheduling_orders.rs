@@ -41,28 +41,8 @@ fn replayed(root: &Path, variants: &[ReplayVariant]) -> (Plan, Vec<usize>) {
         Ok(text) => read_world(&text).expect("the world is readable"),
         Err(_) => Observed::empty(ClusterIdentity::default(), at),
     };
-    let base = Base {
-        path: root.display().to_string(),
-        repository: None,
-        commit: None,
-        tree: files.base.tree.clone(),
-        dirty: false,
-        directory: None,
-        rendered: Vec::new(),
-        world: BaseWorld {
-            name: "replayed".to_owned(),
-            cluster: observed.cluster.clone(),
-            taken_at: observed.taken_at,
-            sources: observed.sources.clone(),
-        },
-        demand: DemandMode::Live,
-        preconditions: Vec::new(),
-        guard: None,
-        judged_by: Vec::new(),
-        unresolved: None,
-        ignores_runs: false,
-        whole_repository: false,
-    };
+    let (path, world) = (root.display().to_string(), BaseWorld::new("replayed", &observed));
+    let base = Base::new(path, files.base.tree.clone(), world, DemandMode::Live);
     let plan = plan(&Inputs {
         desired: &desired,
         observed: &observed,

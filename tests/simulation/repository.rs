@@ -311,32 +311,13 @@ impl SimulatedPlanner {
     }
 
     fn inputs<'a>(&'a self, observed: &'a Observed, scope: Scope) -> Inputs<'a> {
+        let (name, world) = (&self.files.name, BaseWorld::new("sim:world", observed));
+        let base = Base::new("repository", format!("sha256:{name}"), world, DemandMode::Live);
         Inputs {
             desired: &self.files.desired,
             observed,
             catalog: &self.files.catalog,
-            base: Base {
-                path: "repository".to_owned(),
-                directory: None,
-                repository: None,
-                commit: Some(self.files.name.clone()),
-                tree: format!("sha256:{}", self.files.name),
-                dirty: false,
-                rendered: Vec::new(),
-                world: BaseWorld {
-                    name: "sim:world".to_owned(),
-                    cluster: observed.cluster.clone(),
-                    taken_at: observed.taken_at,
-                    sources: observed.sources.clone(),
-                },
-                demand: DemandMode::Live,
-                preconditions: Vec::new(),
-                guard: None,
-                judged_by: Vec::new(),
-                unresolved: None,
-                ignores_runs: false,
-                whole_repository: false,
-            },
+            base: Base { commit: Some(name.clone()), ..base },
             at: observed.taken_at,
             demand: DemandMode::Live,
             is_forecast: false,

@@ -10,7 +10,6 @@ use crate::model::units::MicroUsd;
 use crate::plan::wire::{AlternativesRow, ExplainRow, Reason};
 use crate::simulator::OfferingOutage;
 use crate::testing::catalog::{self, instance_type};
-use crate::testing::plan::explain;
 
 fn set_insufficient_capacity(world: &World, kind: &str) {
     let instance_type = Some(InstanceTypeName::from(kind));
@@ -44,7 +43,7 @@ fn failed_launch_skips_the_dependent_retirements() {
 fn failed_launch_does_not_stop_other_replacement_groups() {
     let explain = |(key, group): (&str, &str)| ExplainRow {
         group: Some(group.to_owned()),
-        ..explain(address(key), Reason::Keep { because: KeepReason::NotOurs })
+        ..ExplainRow::new(address(key), Reason::Keep { because: KeepReason::NotOurs })
     };
     // Row `0` retires with the group of the failed launch, or without a group.
     for group_of_0 in [Some(("0", "b")), None] {
@@ -132,7 +131,7 @@ fn spot_plan(world: &World) -> Plan {
         let launch = Reason::Keep { because: KeepReason::NotOurs };
         let hourly_after = Some(MicroUsd(100));
         plan.capacity.explain.retain(|known| known.address != row.address);
-        let explained = explain(row.address.clone(), launch);
+        let explained = ExplainRow::new(row.address.clone(), launch);
         plan.capacity.explain.push(ExplainRow { hourly_after, ..explained });
     }
     plan

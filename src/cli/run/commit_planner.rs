@@ -26,6 +26,7 @@ use crate::plan::forecast::Forecast;
 use crate::plan::{Plan, RevalidatedPlan, breakdown};
 use crate::planner::{self, Inputs, Scope};
 use crate::render::RepositoryFacts;
+use crate::solver;
 
 /// Reads the followed repository.
 #[derive(Debug, Clone)]
@@ -263,22 +264,10 @@ impl BlockingPlanner for JudgedPlanner {
 impl JudgedPlanner {
     fn inputs<'a>(&'a self, observed: &'a Observed, scope: Scope) -> Inputs<'a> {
         let Self { reader: SourceReader { source, world, .. }, repository, catalog, .. } = self;
-        let (demand, steer) =
-            (repository.fleet.demand, repository.fleet.controller.nominates_pods());
-        Inputs {
-            desired: &repository.desired,
-            observed,
-            catalog,
-            base: planning::plan_base(source, repository, world, observed, demand),
-            at: observed.taken_at,
-            demand,
-            is_forecast: false,
-            scope,
-            settings: crate::solver::Settings {
-                steer,
-                keep_young_nodes: false,
-                ..repository.fleet.solve
-            },
-        }
+        let steer = repository.fleet.controller.nominates_pods();
+        let settings =
+            solver::Settings { steer, keep_young_nodes: false, ..repository.fleet.solve };
+        let defaults = planning::inputs(source, repository, world, observed, catalog);
+        Inputs { scope, settings, ..defaults }
     }
 }

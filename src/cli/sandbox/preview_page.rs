@@ -14,7 +14,7 @@ use crate::cli::settings::{SandboxSettings, SourceSettings};
 use crate::cli::world_choice::WorldChoice;
 use crate::model::observed::Observed;
 use crate::plan::{Plan, breakdown};
-use crate::planner::{self, Inputs, Scope};
+use crate::planner::{self, Inputs};
 use crate::simulator::World;
 
 const FORECAST_HORIZON: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -76,8 +76,9 @@ impl<'s> PreviewPage<'s> {
 
     /// Publishes a forecast of one week.
     pub(super) fn forecast(&self) {
-        let inputs =
-            inputs(&self.settings.source, &self.repository, &self.planned_over, &self.catalog);
+        let Self { settings: SandboxSettings { source, .. }, catalog, .. } = self;
+        let (repository, observed) = (&self.repository, &self.planned_over);
+        let inputs = planning::inputs(source, repository, &WorldChoice::Live, observed, catalog);
         let inputs = Inputs { is_forecast: true, ..inputs };
         let until =
             self.planned_over.taken_at.checked_add(FORECAST_HORIZON).unwrap_or(Timestamp::MAX);
@@ -91,27 +92,8 @@ fn make_plan(
     observed: &Observed,
     catalog: &Catalog,
 ) -> Plan {
-    let mut plan = planner::plan(&inputs(source, repository, observed, catalog));
+    let inputs = planning::inputs(source, repository, &WorldChoice::Live, observed, catalog);
+    let mut plan = planner::plan(&inputs);
     plan.capacity.cost.breakdown = breakdown(&plan, &repository.fleet.commitments);
     plan
-}
-
-fn inputs<'i>(
-    source: &SourceSettings,
-    repository: &'i Repository,
-    observed: &'i Observed,
-    catalog: &'i Catalog,
-) -> Inputs<'i> {
-    let (fleet, choice) = (&repository.fleet, WorldChoice::Live);
-    Inputs {
-        desired: &repository.desired,
-        observed,
-        catalog,
-        base: planning::plan_base(source, repository, &choice, observed, fleet.demand),
-        at: observed.taken_at,
-        demand: fleet.demand,
-        is_forecast: false,
-        scope: Scope::default(),
-        settings: fleet.solve,
-    }
 }

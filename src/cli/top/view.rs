@@ -17,7 +17,7 @@ use crate::plan::wire::{
     Action, Amount, ExplainRow, NodeState, ResourceChange, ResourceKind, WorkloadKey, workload_key,
 };
 use crate::plan::{Plan, is_blocked};
-use crate::planner::{self, Inputs, Scope};
+use crate::planner::{self, Inputs};
 use crate::render::{TopNode, TopState, TopView, unread_sentences};
 
 /// Longest start of a node. A node that is not ready for longer has failed.
@@ -63,21 +63,11 @@ impl TopSource {
         let choice = planning::world_choice(requested.as_ref(), source, repository)?;
         let observed = world::observe(&choice, repository, None, console)?;
         let at = world::planning_time(&choice, None, &observed, console);
-        let fleet = &repository.fleet;
-        let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
         let market = world::market(&choice, repository, &observed);
-        let catalog = planning::catalog(fleet, &region, market.as_ref())?;
-        let plan = planner::plan(&Inputs {
-            desired: &repository.desired,
-            observed: &observed,
-            catalog: &catalog,
-            base: planning::plan_base(source, repository, &choice, &observed, fleet.demand),
-            at,
-            demand: fleet.demand,
-            is_forecast: false,
-            scope: Scope::default(),
-            settings: fleet.solve,
-        });
+        let region = repository.fleet.region_of(&observed);
+        let catalog = planning::catalog(&repository.fleet, &region, market.as_ref())?;
+        let inputs = planning::inputs(source, repository, &choice, &observed, &catalog);
+        let plan = planner::plan(&Inputs { at, ..inputs });
         Ok(view(&plan, &observed, &repository.desired, at))
     }
 }

@@ -9,7 +9,7 @@ use crate::model::pod::Taint;
 use crate::model::reason::Alternative;
 use crate::plan::wire::PlacementRow;
 use crate::testing::controller::{ControllerHarness, at, revision, world};
-use crate::testing::plan::{self, instance_address, node_state};
+use crate::testing::plan::{instance_address, node_state};
 use crate::testing::pods::deployment;
 use crate::testing::world::{node, pod};
 
@@ -28,7 +28,7 @@ fn plan_launching(nodes: &[PlannedNode<'_>]) -> Plan {
         let explain = ExplainRow {
             hourly_after: Some(MicroUsd(*price)),
             pods: pods.iter().map(|(workload, count)| (name(workload), *count)).collect(),
-            ..plan::explain(instance_address("web", key), reason)
+            ..ExplainRow::new(instance_address("web", key), reason)
         };
         let after = node_state("web", "m5.large", ("eu-west-1a", "euw1-az2"));
         (ResourceChange::launch("web", key, after), explain)
@@ -103,7 +103,7 @@ impl Situation {
     }
 
     fn check<T>(&self, check: impl FnOnce(&GateContext<'_>) -> T) -> T {
-        let nothing = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let nothing = BTreeMap::new();
         check(&GateContext {
             is_leader: true,
             mode: Mode::Full,
@@ -112,12 +112,12 @@ impl Situation {
             observed: &self.observed,
             nodes: 20,
             unready: 0,
-            in_progress: &nothing.0,
+            in_progress: BTreeSet::new(),
             is_removing: false,
-            removal_retry_at: &nothing.1,
-            launch_retry_at: &nothing.1,
-            removal_planned_since: &nothing.2,
-            last_pod_event: &nothing.3,
+            removal_retry_at: BTreeMap::new(),
+            launch_retry_at: BTreeMap::new(),
+            removal_planned_since: &nothing,
+            last_pod_event: &nothing,
             pods_arriving: None,
             launches_ahead: &LaunchesAhead::default(),
             inseparable: None,

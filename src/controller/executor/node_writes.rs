@@ -2,52 +2,44 @@
 //!
 //! Each write needs the lease, except the cordon of an interrupted node while an apply holds it.
 
-use super::ExternalPorts;
 use crate::apply::LeaseGuard;
 use crate::apply::ports::{Cloud, Cluster, EvictOutcome, PortError};
 use crate::apply::pre_terminate_check::{PodsLeft, termination_blocker};
 use crate::controller::event::{Event, TerminateOutcome};
-use crate::controller::ports::SignalSource;
 use crate::model::ids::InstanceId;
 use crate::model::observed::{CordonReason, Node, Pod};
 
-pub(super) async fn cordon<C, K: Cluster, T, S, G: SignalSource, D>(
-    ports: ExternalPorts<'_, C, K, T, S, G, D>,
+pub(super) async fn cordon(
+    cluster: LeaseGuard<'_, impl Cluster, impl Fn() -> bool>,
     instance: InstanceId,
     node: Box<Node>,
     reason: CordonReason,
 ) -> Event {
-    let may_write = || ports.signals.may_write();
-    let cluster = LeaseGuard::new(ports.cluster, &may_write);
     let result = cluster.cordon(&node, reason.into()).await;
     Event::Cordoned { instance, result }
 }
 
-pub(super) async fn uncordon<C, K: Cluster, T, S, G: SignalSource, D>(
-    ports: ExternalPorts<'_, C, K, T, S, G, D>,
+pub(super) async fn uncordon(
+    cluster: LeaseGuard<'_, impl Cluster, impl Fn() -> bool>,
     instance: InstanceId,
     node: Box<Node>,
 ) -> Event {
-    let may_write = || ports.signals.may_write();
-    let cluster = LeaseGuard::new(ports.cluster, &may_write);
     let result = cluster.uncordon(&node).await;
     Event::Uncordoned { instance, result }
 }
 
 /// Cordons an interrupted node. This is the only write without the lease: any number of replicas
 /// may repeat it, and it removes nothing.
-pub(super) async fn cordon_without_lease<K: Cluster>(cluster: &K, node: Box<Node>) -> Event {
+pub(super) async fn cordon_without_lease(cluster: &impl Cluster, node: Box<Node>) -> Event {
     let result = cluster.cordon(&node, CordonReason::Interruption.into()).await;
     Event::CordonedWithoutLease { node: node.name, result }
 }
 
-pub(super) async fn evict<C, K: Cluster, T, S, G: SignalSource, D>(
-    ports: ExternalPorts<'_, C, K, T, S, G, D>,
+pub(super) async fn evict(
+    cluster: LeaseGuard<'_, impl Cluster, impl Fn() -> bool>,
     instance: InstanceId,
     pods: Vec<Pod>,
 ) -> Event {
-    let may_write = || ports.signals.may_write();
-    let cluster = LeaseGuard::new(ports.cluster, &may_write);
     let mut results: Vec<Result<EvictOutcome, PortError>> = Vec::new();
     for pod in &pods {
         results.push(cluster.evict(pod).await);
@@ -56,21 +48,18 @@ pub(super) async fn evict<C, K: Cluster, T, S, G: SignalSource, D>(
 }
 
 /// Terminates an instance if its node is unchanged.
-pub(super) async fn terminate_if_unchanged<C: Cloud, K: Cluster, T, S, G: SignalSource, D>(
-    ports: ExternalPorts<'_, C, K, T, S, G, D>,
+pub(super) async fn terminate_if_unchanged(
+    cloud: LeaseGuard<'_, impl Cloud, impl Fn() -> bool>,
+    cluster: LeaseGuard<'_, impl Cluster, impl Fn() -> bool>,
     instance: InstanceId,
     node: Option<Box<Node>>,
 ) -> Event {
-    let may_write = || ports.signals.may_write();
     let obstacle = match &node {
-        Some(node) => termination_blocker(ports.cluster, node, PodsLeft::None).await,
+        Some(node) => termination_blocker(&cluster, node, PodsLeft::None).await,
         None => Ok(None),
     };
     let result = match obstacle {
-        Ok(None) => {
-            let cloud = LeaseGuard::new(ports.cloud, &may_write);
-            cloud.terminate(&instance).await.map(|()| TerminateOutcome::Called)
-        }
+        Ok(None) => cloud.terminate(&instance).await.map(|()| TerminateOutcome::Called),
         Ok(Some(why)) => {
             tracing::info!(%instance, why, "instance not terminated: node changed");
             Ok(TerminateOutcome::NodeChanged)
@@ -80,13 +69,11 @@ pub(super) async fn terminate_if_unchanged<C: Cloud, K: Cluster, T, S, G: Signal
     Event::TerminateFinished { instance, result }
 }
 
-pub(super) async fn delete_node<C, K: Cluster, T, S, G: SignalSource, D>(
-    ports: ExternalPorts<'_, C, K, T, S, G, D>,
+pub(super) async fn delete_node(
+    cluster: LeaseGuard<'_, impl Cluster, impl Fn() -> bool>,
     instance: InstanceId,
     node: Box<Node>,
 ) -> Event {
-    let may_write = || ports.signals.may_write();
-    let cluster = LeaseGuard::new(ports.cluster, &may_write);
     let result = cluster.delete_node(&node.name, &node.uid).await;
     Event::NodeDeleted { instance, result }
 }

@@ -3,9 +3,7 @@
 use super::*;
 use crate::apply::PodNomination;
 use crate::apply::Replan as _;
-use crate::apply::ports::PortError;
 use crate::catalog::Catalog;
-use crate::controller::{PersistedState, Signal};
 use crate::model::ids::NodeName;
 use crate::model::observed::{Instance, InstanceState, Node, Pod};
 use crate::model::pod::{Taint, TaintEffect};
@@ -212,57 +210,22 @@ fn replanning_excludes_interrupted_instances() {
     }
 }
 
-/// The lease is certain or not.
-struct FakeStore(bool);
-
-impl SignalSource for FakeStore {
-    async fn next(&self) -> Signal {
-        std::future::pending().await
-    }
-
-    async fn acknowledge(&self, _: &str) -> Result<(), PortError> {
-        Ok(())
-    }
-
-    fn may_write(&self) -> bool {
-        self.0
-    }
-}
-
-impl StateStore for FakeStore {
-    async fn load(&self) -> Result<PersistedState, PortError> {
-        Ok(PersistedState::default())
-    }
-
-    async fn save(&self, _: &PersistedState) -> Result<(), PortError> {
-        Ok(())
-    }
-}
-
 #[test]
 fn pods_are_nominated_twice_before_any_node_opens() {
     for certain in [true, false] {
-        let outside = FakeStore(certain);
         let fleet = crate::testing::apply::closed_fleet();
         let nodes = fleet.observed().nodes;
         let node = nodes.into_values().find(Node::is_closed).expect("a closed node");
         let name = node.name.clone();
         let cluster = FaultyPorts::without_fault(&fleet);
-        let ports = ExternalPorts {
-            cloud: &fleet,
-            cluster: &cluster,
-            clock: &fleet,
-            source: &(),
-            signals: &outside,
-            store: &outside,
-        };
+        let guarded = LeaseGuard::new(&cluster, || certain);
         let pods: Vec<Arc<Pod>> = fleet.observed().pods.into_iter().take(2).collect();
         let nominations = pods.iter();
         let nominations: Vec<_> = nominations
             .map(|pod| PodNomination { pod: Arc::clone(pod), node: name.clone() })
             .collect();
-        let end =
-            poll_once(open_nodes::open_nodes(ports, nominations, vec![node])).expect("at once");
+        let opened = open_nodes(guarded, &fleet, nominations, vec![node]);
+        let end = poll_once(opened).expect("at once");
         let Event::NodesOpened(batch) = end else { panic!("{end:?}") };
         assert!(batch.nominations.iter().all(|(.., answer)| answer.is_ok() == certain));
         assert!(batch.nodes.iter().all(|(.., answer)| answer.is_ok() == certain));

@@ -14,7 +14,7 @@ use super::super::yaml::{self, YamlNode};
 use super::field_values::{money, set, share};
 use super::{apply_settings, controller_settings, is_within, normal_path};
 use crate::model::desired::{
-    AssumedPods, Autoscaled, ClusterSettings, ConsolidationSettings, DeliverySettings,
+    AssumedPods, ClusterSettings, ConsolidationSettings, DeliverySettings, DemandMode,
     DemandSettings, FLEET_FILE, FailureDomains, Fleet, MaxShares, MinValuesPolicy, Problem,
     Renderer, Severity, Signer, SignerKey, Source, Tree, UnresolvedPolicy, WorstCase,
 };
@@ -258,9 +258,9 @@ fn autoscaler_namespaces(map: &FieldMap<'_>) -> Option<BTreeSet<Namespace>> {
 
 fn read_demand(map: &FieldMap<'_>, demand: &mut DemandSettings) {
     let counts = [
-        ("floor", Autoscaled::Floor),
-        ("live", Autoscaled::Live),
-        ("ceiling", Autoscaled::Ceiling),
+        ("floor", DemandMode::Floor),
+        ("live", DemandMode::Live),
+        ("ceiling", DemandMode::Ceiling),
     ];
     set(&mut demand.autoscaled, map.get("autoscaled").and_then(|f| f.choice(&counts)));
     set(&mut demand.lead_time, map.get("lead").and_then(|f| f.duration()));

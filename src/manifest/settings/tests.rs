@@ -4,7 +4,7 @@ use super::super::yaml::{Scalar, YamlNode, YamlValue, load, resolve};
 use super::*;
 use crate::model::desired::FLEET_FILE;
 use crate::model::desired::{
-    Autoscaled, DeliverySettings, MaxShares, Problem, Renderer, SignerKey, Tree, TreeFile,
+    DeliverySettings, DemandMode, MaxShares, Problem, Renderer, SignerKey, Tree, TreeFile,
     UnresolvedPolicy,
 };
 use crate::model::ids::{Origin, ZoneName};
@@ -132,7 +132,7 @@ fn every_setting_is_read() {
     assert_eq!((other_clusters[0].as_str(), vars["E"].as_str()), ("d", "f"));
     assert_eq!((chart.vars["TEAM"].as_str(), chart.vars["COUNT"].as_str()), ("shop", "3"));
     assert_eq!(chart.origin.line, 8);
-    assert_eq!(fleet.demand.autoscaled, Autoscaled::Ceiling);
+    assert_eq!(fleet.demand.autoscaled, DemandMode::Ceiling);
     assert_eq!(fleet.demand.lead_time, SignedDuration::from_mins(90));
     assert_eq!(
         (fleet.world.as_str(), &fleet.policies[..]),

@@ -215,15 +215,16 @@ impl Renderer {
     }
 }
 
-/// Planned replica count of autoscaled workloads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Autoscaled {
-    /// Minimum of the autoscaler.
+/// Selection of a workload's replica count for a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DemandMode {
+    /// The minimum that an autoscaler may choose.
     Floor,
-    /// Current count.
+    /// The current count, or the count in Git if no autoscaler or schedule decides.
     #[default]
     Live,
-    /// Maximum of the autoscaler.
+    /// The maximum that an autoscaler may choose.
     Ceiling,
 }
 
@@ -231,7 +232,7 @@ pub enum Autoscaled {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DemandSettings {
     /// Planned replica count of autoscaled workloads.
-    pub autoscaled: Autoscaled,
+    pub autoscaled: DemandMode,
     /// Lead time: capacity must be ready this long before its demand arises.
     pub lead_time: SignedDuration,
     /// Number of rolling updates that have room at the same time.
@@ -240,7 +241,7 @@ pub struct DemandSettings {
 
 impl Default for DemandSettings {
     fn default() -> Self {
-        Self { autoscaled: Autoscaled::Live, lead_time: SignedDuration::from_mins(10), rollouts: 0 }
+        Self { autoscaled: DemandMode::Live, lead_time: SignedDuration::from_mins(10), rollouts: 0 }
     }
 }
 

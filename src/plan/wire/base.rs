@@ -12,7 +12,7 @@ use crate::model::desired::UnresolvedPolicy;
 use crate::model::ids::{
     Address, Digest, GroupName, InstanceId, Origin, PoolName, Uid, WorkloadId,
 };
-use crate::model::observed::{ClusterIdentity, Completeness};
+use crate::model::observed::{ClusterIdentity, Completeness, Observed};
 use crate::model::units::MicroUsd;
 
 /// Changes of one revision compared with another, both planned over the same observation.
@@ -146,6 +146,35 @@ pub struct Base {
     pub judged_by: Vec<JudgedBy>,
 }
 
+impl Base {
+    /// Returns sources outside of a repository, without renderers and policies.
+    #[must_use]
+    pub fn new(
+        path: impl Into<String>,
+        tree: impl Into<String>,
+        world: BaseWorld,
+        demand: DemandMode,
+    ) -> Self {
+        Self {
+            path: path.into(),
+            directory: None,
+            repository: None,
+            commit: None,
+            tree: tree.into(),
+            dirty: false,
+            rendered: Vec::new(),
+            world,
+            demand,
+            ignores_runs: false,
+            whole_repository: false,
+            unresolved: None,
+            preconditions: Vec::new(),
+            guard: None,
+            judged_by: Vec::new(),
+        }
+    }
+}
+
 /// A directory whose manifests a renderer produced.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct RenderedRow {
@@ -168,6 +197,19 @@ pub struct BaseWorld {
     pub taken_at: Timestamp,
     /// Completeness of each source.
     pub sources: BTreeMap<String, Completeness>,
+}
+
+impl BaseWorld {
+    /// Returns the observation of the world `name`.
+    #[must_use]
+    pub fn new(name: impl Into<String>, observed: &Observed) -> Self {
+        Self {
+            name: name.into(),
+            cluster: observed.cluster.clone(),
+            taken_at: observed.taken_at,
+            sources: observed.sources.clone(),
+        }
+    }
 }
 
 /// A condition that must hold when a change is applied.

@@ -72,6 +72,30 @@ pub struct ExplainRow {
     pub relaxed: Vec<Relaxed>,
 }
 
+impl ExplainRow {
+    /// Returns the reason of a row without prices and pods.
+    #[must_use]
+    pub fn new(address: Address, reason: Reason) -> Self {
+        Self {
+            address,
+            group: None,
+            reason,
+            retire_reason: None,
+            drift: None,
+            differences: Vec::new(),
+            estimated: false,
+            hourly_before: None,
+            hourly_after: None,
+            pods: PodCounts::default(),
+            pods_before: PodCounts::default(),
+            daemons: Amount::default(),
+            rejected: Vec::new(),
+            overlays: Vec::new(),
+            relaxed: Vec::new(),
+        }
+    }
+}
+
 /// Reason of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename_all = "kebab-case")]

@@ -9,8 +9,8 @@ use crate::model::ids::{Address, GroupName, InstanceId, PoolName};
 use crate::model::observed::Group;
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 use crate::plan::wire::{
-    Action, Amount, AutoscalerGrowthRow, Change, Condition, ExplainRow, GroupSize, NodeState,
-    PodCounts, Precondition, Reason, ResourceChange, ResourceKind,
+    Action, AutoscalerGrowthRow, Change, Condition, ExplainRow, GroupSize, NodeState, Precondition,
+    Reason, ResourceChange, ResourceKind,
 };
 use crate::solver::{GroupGrowth, live_group, observe_only_reason};
 
@@ -111,19 +111,19 @@ fn declared_row(
     let desired = before.desired.saturating_add(members.launched).saturating_sub(terminated);
     if members.launched == 0 && terminated == 0 {
         let reason = Reason::Resize { launch: 0, terminate: Vec::new() };
-        return (row(name, &before, &before, false), explain(name, reason), None);
+        return (row(name, &before, &before, false), ExplainRow::new(address(name), reason), None);
     }
     let after = GroupSize { desired, ..before.clone() };
     let reason = Reason::Resize { launch: members.launched, terminate: members.terminated.clone() };
     let condition =
         before.name.clone().map(|group| Condition::GroupIs { group, desired: before.desired });
-    (row(name, &before, &after, true), explain(name, reason), condition)
+    (row(name, &before, &after, true), ExplainRow::new(address(name), reason), condition)
 }
 
 fn unchanged_row(name: &str, size: &GroupSize, why: String) -> GroupRow {
     let by = BlockReason::GroupObserved { why };
     let reason = Reason::Keep { because: KeepReason::Blocked { by } };
-    (row(name, size, size, false), explain(name, reason), None)
+    (row(name, size, size, false), ExplainRow::new(address(name), reason), None)
 }
 
 fn address(name: &str) -> Address {
@@ -159,24 +159,4 @@ fn row(name: &str, before: &GroupSize, after: &GroupSize, members_change: bool) 
 /// Returns the state of a group. Amounts are in the rows of its members.
 fn state(size: &GroupSize) -> NodeState {
     NodeState { group: Some(size.clone()), ..NodeState::empty() }
-}
-
-fn explain(name: &str, reason: Reason) -> ExplainRow {
-    ExplainRow {
-        address: address(name),
-        group: None,
-        reason,
-        retire_reason: None,
-        drift: None,
-        differences: Vec::new(),
-        estimated: false,
-        hourly_before: None,
-        hourly_after: None,
-        pods: PodCounts::default(),
-        pods_before: PodCounts::default(),
-        daemons: Amount::default(),
-        rejected: Vec::new(),
-        overlays: Vec::new(),
-        relaxed: Vec::new(),
-    }
 }

@@ -14,6 +14,7 @@ use crate::model::pod::{PodTemplate, ResourceList, VolumeSource};
 use crate::model::storage::{Claim, ClaimPhase, PersistentVolume, StorageClass};
 use crate::model::units::Resources;
 use crate::simulator::BudgetStatus;
+use crate::simulator::state::WorldBudget;
 
 /// Annotation of a static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -312,17 +313,9 @@ pub(super) fn controller(
     })
 }
 
-pub(super) fn budget(budget: &BudgetStatus) -> Json {
-    let BudgetStatus {
-        namespace,
-        name,
-        selector,
-        min_available,
-        max_unavailable,
-        expected,
-        healthy,
-        allowed,
-    } = budget;
+pub(super) fn budget(status: &BudgetStatus) -> Json {
+    let BudgetStatus { budget, expected, healthy, allowed } = status;
+    let WorldBudget { namespace, name, selector, min_available, max_unavailable } = budget;
     let mut spec = json!({ "selector": pod_template::selector(selector.as_ref()) });
     for (key, amount) in [("minAvailable", min_available), ("maxUnavailable", max_unavailable)] {
         if let Some(amount) = amount {

@@ -31,6 +31,7 @@ use crate::model::ids::{Labels, Namespace, NodeName, WorkloadId, WorkloadKind};
 use crate::model::observed::{Node, Pod, PodPhase, template_key};
 use crate::model::pod::Taint;
 use crate::model::storage::Storage;
+use crate::simulator::state::WorldBudget;
 use crate::simulator::{World, WorldView};
 
 /// Kinds that the world creates and deletes, apart from nodes and pods.
@@ -487,9 +488,10 @@ fn supporting_objects<'n>(
         let since = since.and_then(|since| since.parse().ok()).unwrap_or(now);
         out.insert(key, kubernetes_objects::namespace(name, &labels, &uid, since));
     }
-    for budget in view.budgets() {
-        let key = ObjectKey::new("PodDisruptionBudget", budget.namespace.as_str(), &budget.name);
-        out.insert(key, kubernetes_objects::budget(&budget));
+    for status in view.budgets() {
+        let WorldBudget { namespace, name, .. } = &status.budget;
+        let key = ObjectKey::new("PodDisruptionBudget", namespace.as_str(), name);
+        out.insert(key, kubernetes_objects::budget(&status));
     }
     insert_storage(view, &mut out);
     out

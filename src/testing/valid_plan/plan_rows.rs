@@ -81,7 +81,7 @@ fn explain() -> Vec<ExplainRow> {
         hourly_after: usd(after),
         pods: pods.iter().map(|(name, n)| (format!("shop/Deployment/{name}").into(), *n)).collect(),
         daemons: Amount::from(&resources(100, 128)),
-        ..plan::explain(address(key), reason)
+        ..ExplainRow::new(address(key), reason)
     };
     let saved =
         RetireReason::Underutilized { saves_hourly: MicroUsd(107_000), moves: 1, payback_hours: 1 };

@@ -244,33 +244,12 @@ impl CaseInput {
 
     /// Returns the inputs of the planner.
     pub(crate) fn inputs<'a>(&'a self, desired: &'a Desired, catalog: &'a Catalog) -> Inputs<'a> {
-        let world = BaseWorld {
-            name: "file:world.json".to_owned(),
-            cluster: self.world.cluster.clone(),
-            taken_at: self.world.taken_at,
-            sources: self.world.sources.clone(),
-        };
+        let world = BaseWorld::new("file:world.json", &self.world);
         Inputs {
             desired,
             observed: &self.world,
             catalog,
-            base: Base {
-                path: ".".to_owned(),
-                repository: None,
-                commit: None,
-                tree: "0".repeat(64),
-                dirty: false,
-                directory: None,
-                rendered: Vec::new(),
-                world,
-                demand: self.mode,
-                preconditions: Vec::new(),
-                guard: None,
-                judged_by: Vec::new(),
-                unresolved: None,
-                ignores_runs: false,
-                whole_repository: false,
-            },
+            base: Base::new(".", "0".repeat(64), world, self.mode),
             at: self.world.taken_at,
             demand: self.mode,
             is_forecast: false,

@@ -9,7 +9,7 @@ use aws_sdk_ec2::types::{Filter, Tag};
 use serde_json::{Value as Json, json};
 
 use super::account::prepare;
-use super::cluster::runtime;
+use super::cluster::{fleetwright, runtime};
 use super::end_to_end::create_cluster;
 use super::moto::{Moto, cfn_lint};
 use super::proxy::{Call, Fault, Proxy};
@@ -151,19 +151,8 @@ fn preflight_passes_after_bootstrap() {
         let parsed: Json = serde_json::from_str(&text).expect("JSON");
         proxy.set_fault_rule(cluster_of(&parsed, &api_server.url));
         let preflight = || {
-            let ran = Command::new(env!("CARGO_BIN_EXE_fleetwright"))
-                .arg("preflight")
-                .current_dir(tree.path())
-                .env("KUBECONFIG", &kubeconfig)
-                .env("AWS_ENDPOINT_URL", &proxy.url)
-                .env("AWS_ACCESS_KEY_ID", "test")
-                .env("AWS_SECRET_ACCESS_KEY", "test")
-                .env("AWS_EC2_METADATA_DISABLED", "true")
-                .env("XDG_CACHE_HOME", tree.path().join(".cache"))
-                .env("NO_COLOR", "1")
-                .stdin(Stdio::null())
-                .output();
-            let ran = ran.expect("the program");
+            let mut command = fleetwright(tree.path(), &kubeconfig, &proxy.url);
+            let ran = command.arg("preflight").output().expect("the program");
             let output = [ran.stdout, ran.stderr].concat();
             (ran.status.code(), String::from_utf8_lossy(&output).into_owned())
         };

@@ -1,6 +1,8 @@
 //! Tests of the Kubernetes adapter, the port `Cluster`, against a real kube-apiserver.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +21,22 @@ use super::control_plane::ControlPlane;
 
 pub(super) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// Returns a command of the program in `directory` that connects to a cluster and to AWS at `aws`.
+pub(super) fn fleetwright(directory: &Path, kubeconfig: &Path, aws: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fleetwright"));
+    command
+        .current_dir(directory)
+        .env("KUBECONFIG", kubeconfig)
+        .env("AWS_ENDPOINT_URL", aws)
+        .env("AWS_ACCESS_KEY_ID", "test")
+        .env("AWS_SECRET_ACCESS_KEY", "test")
+        .env("AWS_EC2_METADATA_DISABLED", "true")
+        .env("XDG_CACHE_HOME", directory.join(".cache"))
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null());
+    command
 }
 
 pub(super) async fn post(client: &Client, path: &str, object: &Json) -> Json {

@@ -13,6 +13,7 @@ use kube::Client;
 use serde_json::Value as Json;
 use tempfile::TempDir;
 
+use super::cluster::fleetwright;
 use super::end_to_end::deployment;
 use super::kubelets::get;
 use super::moto::Moto;
@@ -133,18 +134,8 @@ impl ControllerFixture {
     }
 
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fleetwright"));
-        command
-            .args(arguments)
-            .current_dir(self.tree.path())
-            .env("KUBECONFIG", &self.sandbox.kubeconfig)
-            .env("AWS_ENDPOINT_URL", &self.aws.url)
-            .env("AWS_ACCESS_KEY_ID", "test")
-            .env("AWS_SECRET_ACCESS_KEY", "test")
-            .env("AWS_EC2_METADATA_DISABLED", "true")
-            .env("XDG_CACHE_HOME", self.remote.path().join("cache"))
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null());
+        let mut command = fleetwright(self.tree.path(), &self.sandbox.kubeconfig, &self.aws.url);
+        command.args(arguments).env("XDG_CACHE_HOME", self.remote.path().join("cache"));
         if let Some(sqs) = &self.sqs {
             command.env("AWS_ENDPOINT_URL_SQS", sqs);
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use aws_sdk_ec2::types::{Filter, InstanceType};
 use fleetwright::adapters::aws::{Aws, LaunchContext};
 use fleetwright::adapters::kube::Kubernetes;
-use fleetwright::apply::ports::Clock;
+use fleetwright::adapters::system_clock::SystemClock;
 use fleetwright::apply::{
     ApplySettings, ApplyStatus, Bounds, Ports, Receipt, Replan, Replanned, apply,
 };
@@ -15,7 +15,7 @@ use fleetwright::manifest::read;
 use fleetwright::model::desired::{Desired, Fleet, Tree, TreeFile};
 use fleetwright::model::observed::Observed;
 use fleetwright::plan::{Plan, RevalidatedPlan, read_plan};
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use serde_json::{Value as Json, json};
 
 use super::cluster::{post, runtime};
@@ -36,18 +36,6 @@ impl Replan for ApprovedReplanner {
 
 /// Maximum number of runs: more than two for each effect.
 const MAX_RUNS: usize = 100;
-
-pub(super) struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::now()
-    }
-
-    async fn sleep(&self, duration: SignedDuration) {
-        tokio::time::sleep(duration.unsigned_abs()).await;
-    }
-}
 
 pub(super) fn bounds() -> Bounds {
     let minute = SignedDuration::from_mins(1);

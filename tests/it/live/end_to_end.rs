@@ -6,7 +6,7 @@ mod controller;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use aws_sdk_autoscaling::types::{LaunchTemplateSpecification, Tag as GroupTag};
 use aws_sdk_ec2::types::{InstanceType, RequestLaunchTemplateData};
@@ -15,7 +15,7 @@ use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
 use super::account::prepare;
-use super::cluster::{post, runtime, send};
+use super::cluster::{fleetwright, post, runtime, send};
 use super::control_plane::ControlPlane;
 use super::kubelets::{Kubelets, get};
 use super::moto::Moto;
@@ -233,18 +233,8 @@ impl LiveEnvironment {
 
     /// Returns a command of the program that connects to the cluster and the proxy.
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fleetwright"));
-        command
-            .args(arguments)
-            .current_dir(self.tree.path())
-            .env("KUBECONFIG", &self.plane.kubeconfig)
-            .env("AWS_ENDPOINT_URL", &self.aws.url)
-            .env("AWS_ACCESS_KEY_ID", "test")
-            .env("AWS_SECRET_ACCESS_KEY", "test")
-            .env("AWS_EC2_METADATA_DISABLED", "true")
-            .env("XDG_CACHE_HOME", self.cache.path())
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null());
+        let mut command = fleetwright(self.tree.path(), &self.plane.kubeconfig, &self.aws.url);
+        command.args(arguments).env("XDG_CACHE_HOME", self.cache.path());
         command
     }
 

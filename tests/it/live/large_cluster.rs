@@ -12,6 +12,7 @@ use fleetwright::simulator::sandbox::kubeconfig;
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::cluster::fleetwright;
 use super::proxy::Proxy;
 use super::{measured, size};
 
@@ -95,17 +96,8 @@ impl LargeCluster {
     fn start(&self, config: &str, arguments: &[&str], log: &Path) -> Child {
         let aws =
             if config == "direct" { self.direct.trim_end_matches('/') } else { &self.proxy.url };
-        Command::new(env!("CARGO_BIN_EXE_fleetwright"))
+        fleetwright(self.tree.path(), &self.tree.path().join(config), aws)
             .args(arguments)
-            .current_dir(self.tree.path())
-            .env("KUBECONFIG", self.tree.path().join(config))
-            .env("AWS_ENDPOINT_URL", aws)
-            .env("AWS_ACCESS_KEY_ID", "test")
-            .env("AWS_SECRET_ACCESS_KEY", "test")
-            .env("AWS_EC2_METADATA_DISABLED", "true")
-            .env("XDG_CACHE_HOME", self.tree.path().join(".cache"))
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(log).expect("a file"))
             .spawn()

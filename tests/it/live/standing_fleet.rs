@@ -16,7 +16,7 @@ use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
 use super::burst::LaunchTimes;
-use super::cluster::runtime;
+use super::cluster::{fleetwright, runtime};
 use super::controller_fixture::POOLS;
 use super::large_cluster::mebibytes;
 use super::proxy::Proxy;
@@ -141,19 +141,11 @@ impl StandingFleet {
     }
 
     fn start(&self) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_fleetwright"))
+        let directory = self.tree.path();
+        fleetwright(directory, &directory.join("kubeconfig"), &self.aws.url)
             .args(["run", ".", "--world", "live", "--listen", "127.0.0.1:0"])
-            .current_dir(self.tree.path())
-            .env("KUBECONFIG", self.tree.path().join("kubeconfig"))
-            .env("AWS_ENDPOINT_URL", &self.aws.url)
-            .env("AWS_ACCESS_KEY_ID", "test")
-            .env("AWS_SECRET_ACCESS_KEY", "test")
-            .env("AWS_EC2_METADATA_DISABLED", "true")
-            .env("XDG_CACHE_HOME", self.tree.path().join(".cache"))
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(self.tree.path().join("log")).expect("a file"))
+            .stderr(File::create(directory.join("log")).expect("a file"))
             .spawn()
             .expect("the program")
     }

@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fleetwright::controller::authorization::{Decision, OperatorRequest, PendingRequest};
@@ -10,6 +11,7 @@ use fleetwright::controller::{Blocked, BlockedReason, Breaker, Status, StatusPub
 use fleetwright::plan::wire::Action;
 use fleetwright::server::http::{PageSource, ServerConfig, listen};
 use fleetwright::server::page::PageKind;
+use tokio::sync::mpsc::Receiver;
 
 use crate::browser::{Viewport, open};
 
@@ -171,9 +173,21 @@ fn requests_are_authorized_with_the_token_of_the_user() {
     assert_eq!(received_requests.len(), 7, "invalid requests are not passed on");
 }
 
+/// Accepts the first request as carol. Returns it, and whether another one follows.
+fn accept_one(mut requests: Receiver<PendingRequest>) -> JoinHandle<(OperatorRequest, bool)> {
+    std::thread::spawn(move || {
+        let PendingRequest { request, reply, .. } =
+            requests.blocking_recv().expect("the page sends a request");
+        reply
+            .send(Decision::Accepted { who: "carol".to_owned() })
+            .expect("the server waits for the decision");
+        (request, requests.try_recv().is_ok())
+    })
+}
+
 #[test]
 fn break_glass_form_works_and_keeps_typed_text() -> anyhow::Result<()> {
-    let (sender, mut requests) = tokio::sync::mpsc::channel(1);
+    let (sender, requests) = tokio::sync::mpsc::channel(1);
     let (publisher, reader) = StatusPublisher::new(busy());
     let config = ServerConfig::new(reader, PageSource::Controller(Some(sender)));
     let server = listen(SocketAddr::from(([127, 0, 0, 1], 0)), config)?;
@@ -197,14 +211,7 @@ fn break_glass_form_works_and_keeps_typed_text() -> anyhow::Result<()> {
     std::thread::sleep(Duration::from_millis(1_500));
     publisher.publish(later);
     assert_eq!(browser_page.ask(&format!("{}.value", field("reason")))?, "incident 4711");
-    let authorizer = std::thread::spawn(move || {
-        let PendingRequest { request: received_requests, reply: answer, .. } =
-            requests.blocking_recv().expect("the page sends a request");
-        answer
-            .send(Decision::Accepted { who: "carol".to_owned() })
-            .expect("the server waits for the decision");
-        (received_requests, requests.try_recv().is_ok())
-    });
+    let authorizer = accept_one(requests);
     browser_page.ask("document.querySelector('#break-glass button').click()")?;
     browser_page.wait_for("passed to the controller as carol")?;
     let lasts = jiff::SignedDuration::from_mins(30);
@@ -229,7 +236,7 @@ fn page_confirms_a_removal_and_resets_a_breaker() -> anyhow::Result<()> {
         ("confirm", OperatorRequest::Confirm { instance: second.as_str().into() }),
         ("reset", OperatorRequest::Reset { breaker: "mass-removal".to_owned(), digest }),
     ] {
-        let (sender, mut requests) = tokio::sync::mpsc::channel(1);
+        let (sender, requests) = tokio::sync::mpsc::channel(1);
         let (publisher, reader) = StatusPublisher::new(with_pending_decisions());
         let config = ServerConfig::new(reader, PageSource::Controller(Some(sender)));
         let server = listen(SocketAddr::from(([127, 0, 0, 1], 0)), config)?;
@@ -251,14 +258,7 @@ fn page_confirms_a_removal_and_resets_a_breaker() -> anyhow::Result<()> {
             browser_page.ask("document.getElementById('requests').scrollIntoView()")?;
             browser_page.picture(&folder.join(format!("ask-{request}.png")))?;
         }
-        let authorizer = std::thread::spawn(move || {
-            let PendingRequest { request: received_requests, reply: answer, .. } =
-                requests.blocking_recv().expect("the page sends a request");
-            answer
-                .send(Decision::Accepted { who: "carol".to_owned() })
-                .expect("the server waits for the decision");
-            (received_requests, requests.try_recv().is_ok())
-        });
+        let authorizer = accept_one(requests);
         browser_page.ask(&format!("{form}.querySelector('button').click()"))?;
         browser_page.wait_for("passed to the controller as carol")?;
         assert_eq!(

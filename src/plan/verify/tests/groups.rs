@@ -5,7 +5,6 @@ use crate::model::desired::{GroupKind, NodeGroup};
 use crate::model::market::CapacityMix;
 use crate::model::observed::{Group, Membership};
 use crate::plan::wire::{GroupSize, Reason};
-use crate::testing::plan::explain;
 use crate::testing::world::group as live_group;
 
 pub(super) const NAME: &str = "asg-web";
@@ -58,7 +57,7 @@ fn size(desired: u32) -> GroupSize {
 fn resize(from: u32, to: u32, reason: Reason) -> (ResourceChange, ExplainRow) {
     let state = |desired| NodeState { group: Some(size(desired)), ..NodeState::empty() };
     let row = ResourceChange::resize("web", state(from), state(to));
-    let explain = explain(row.address.clone(), reason);
+    let explain = ExplainRow::new(row.address.clone(), reason);
     (row, explain)
 }
 

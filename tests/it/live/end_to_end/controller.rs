@@ -1,5 +1,7 @@
 //! End-to-end tests of the controller with a real scheduler.
 
+use std::process::Stdio;
+
 use super::*;
 
 /// Settings with which the controller acts immediately.
