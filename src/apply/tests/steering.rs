@@ -14,7 +14,7 @@ use crate::model::ids::NodeName;
 use crate::model::observed::Pod;
 use crate::model::reason::LaunchReason;
 use crate::plan::wire::{Amount, Counts, ExplainRow, PlacementMode, Reason};
-use crate::testing::plan::{demand_row, explain};
+use crate::testing::plan::demand_row;
 
 /// Pods of half a core. Nine of them run on the three nodes of the fleet.
 const PODS: u32 = 13;
@@ -32,7 +32,7 @@ fn steered() -> (World, Plan) {
     let row = |(node, pods): (&str, u32)| {
         let because = LaunchReason::Demand { pods: BTreeMap::new() };
         let pods = [(key.as_str().into(), pods)].into();
-        ExplainRow { pods, ..explain(address(node), Reason::Launch { because }) }
+        ExplainRow { pods, ..ExplainRow::new(address(node), Reason::Launch { because }) }
     };
     plan.capacity.explain = [("2", 3), ("3", 1)].map(row).to_vec();
     let demand = demand_row(api, Counts { planned: PODS, ..Counts::default() }, Amount::default());
