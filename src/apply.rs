@@ -158,7 +158,6 @@ pub enum OpenedBy {
 
 impl<'a> ApplySettings<'a> {
     /// Returns settings of an exclusive apply that waits for Ready and is never interrupted.
-    #[must_use]
     pub fn new(cluster: ClusterIdentity, replan: &'a dyn Replan) -> Self {
         Self {
             cluster,

@@ -88,7 +88,6 @@ use error::CliError;
 use settings::{CommandSettings, GlobalSettings};
 
 /// Runs the command of `arguments` (program name first) on the real terminal.
-#[must_use]
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     run(arguments, &mut Console::from_process()).into()
 }
@@ -115,7 +114,6 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, console: &mut Console)
 }
 
 /// Returns the definition of the command line, from which the command reference is written.
-#[must_use]
 pub fn definition() -> clap::Command {
     help::command()
 }

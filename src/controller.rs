@@ -113,7 +113,6 @@ pub type StatusReceiver = watch::Receiver<Arc<Status>>;
 
 impl StatusPublisher {
     /// Returns a publisher of `first` and a receiver. Clone the receiver for more.
-    #[must_use]
     pub fn new(first: Status) -> (Self, StatusReceiver) {
         let (sender, reader) = watch::channel(Arc::new(first));
         (Self(sender), reader)

@@ -102,7 +102,6 @@ pub struct Sizing {
 
 impl Demand {
     /// Returns the number of planned pods of the group's workload, on nodes and on Fargate.
-    #[must_use]
     pub fn planned(&self, group: &PodGroup) -> u32 {
         let at = self.fargate.binary_search_by(|taken| taken.workload.cmp(&group.workload));
         at.map_or(group.counts.planned, |at| self.fargate[at].counts.planned)
@@ -156,7 +155,6 @@ pub struct Counts {
 
 impl Counts {
     /// Returns the count for `mode`.
-    #[must_use]
     pub fn for_mode(&self, mode: DemandMode) -> u32 {
         match mode {
             DemandMode::Floor => self.floor,

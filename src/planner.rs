@@ -113,7 +113,6 @@ impl Scope {
 }
 
 /// Returns the plan for `inputs`.
-#[must_use]
 pub fn plan(inputs: &Inputs) -> Plan {
     let mut plan = with_effective_inputs(inputs, plan_effective);
     let warnings = duplicate_nodes::warnings(inputs.observed);
@@ -125,7 +124,6 @@ pub fn plan(inputs: &Inputs) -> Plan {
 }
 
 /// Returns a warning for each autoscaler whose maximum exceeds the capacity of the pools.
-#[must_use]
 pub fn ceiling_warnings(inputs: &Inputs) -> Vec<Diagnostic> {
     with_effective_inputs(inputs, demand_scenarios::ceiling_warnings)
 }

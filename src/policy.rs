@@ -92,7 +92,6 @@ pub struct Bundle {
 
 impl Bundle {
     /// Returns true if there are no policies.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
@@ -103,7 +102,6 @@ const MESSAGE_MAX: usize = 2_000;
 
 /// Evaluates each rule of `bundle` over `plan`, excluding the checks in the plan. The results are
 /// sorted by name.
-#[must_use]
 pub fn evaluate(plan: &Plan, bundle: &Bundle, limits: PolicyLimits) -> Vec<Check> {
     if bundle.is_empty() {
         return Vec::new();
@@ -123,7 +121,6 @@ pub fn attach_checks(plan: &mut Plan, checks: Vec<Check>) {
 }
 
 /// Returns true if a policy denies the plan or could not be evaluated.
-#[must_use]
 pub fn is_denied(plan: &Plan) -> bool {
     plan.checks.iter().any(|check| check.status.is_denial())
 }

@@ -72,7 +72,6 @@ use summary_line::{last_line, open_points};
 use text_page::TextPage;
 
 /// Returns the plan as text, with a final line feed.
-#[must_use]
 pub fn text(plan: &Plan, style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
     let rows = row::rows(plan);
@@ -96,7 +95,6 @@ pub fn text(plan: &Plan, style: &TextStyle) -> String {
 }
 
 /// Returns whether all errors of a plan are broken plan rules. Its inputs are then fine.
-#[must_use]
 pub fn is_errored_by_rules(plan: &Plan) -> bool {
     let mut errors = plan
         .capacity

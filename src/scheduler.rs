@@ -130,7 +130,6 @@ pub struct NodeIndex(usize);
 
 impl NodeIndex {
     /// Returns the number of the node; nodes are numbered from 0 in the order of their addition.
-    #[must_use]
     pub fn number(self) -> usize {
         self.0
     }
@@ -181,7 +180,6 @@ impl Scheduler {
     /// Returns a scheduler over `nodes`, tried in the given order within their zone. Namespaces
     /// that are not listed have no labels except their name. Of nodes with equal names only the
     /// first counts.
-    #[must_use]
     pub fn new(
         nodes: Vec<ScheduleNode>,
         namespaces: &BTreeMap<Namespace, Labels>,
@@ -292,7 +290,6 @@ impl Scheduler {
     }
 
     /// Returns the node of that name.
-    #[must_use]
     pub fn node(&self, name: &NodeName) -> Option<NodeIndex> {
         self.nodes.by_name.get(name).copied().map(NodeIndex)
     }
@@ -304,7 +301,6 @@ impl Scheduler {
     }
 
     /// Returns the name of a node.
-    #[must_use]
     pub fn name(&self, node: NodeIndex) -> &NodeName {
         &self.nodes.nodes[node.0].name
     }
@@ -315,7 +311,6 @@ impl Scheduler {
     }
 
     /// Returns the shape of a class.
-    #[must_use]
     pub fn shape(&self, class: ClassIndex) -> &Arc<PodShape> {
         &self.registry.classes[class.0].shape
     }
@@ -375,7 +370,6 @@ impl Scheduler {
 
     /// Returns the number of node tries by pods so far, a measure of work that is independent of
     /// the computer.
-    #[must_use]
     pub fn tries(&self) -> u64 {
         self.tries
     }

@@ -173,13 +173,11 @@ impl World {
     }
 
     /// Returns whether `dir` contains a world.
-    #[must_use]
     pub fn exists_in(dir: &Path) -> bool {
         dir.join(world_file::NAME).exists()
     }
 
     /// Creates a world in memory.
-    #[must_use]
     pub fn in_memory(genesis: &WorldInit, pod_shape: ShapeFn) -> Self {
         Self::from_state(WorldState::new(genesis, pod_shape), None)
     }
@@ -194,13 +192,11 @@ impl World {
     }
 
     /// Returns the identity of the cluster.
-    #[must_use]
     pub fn cluster(&self) -> ClusterIdentity {
         self.state.borrow().cluster.clone()
     }
 
     /// Returns everything in the world, including foreign instances.
-    #[must_use]
     pub fn observed(&self) -> Observed {
         self.state.borrow().observed()
     }
@@ -254,7 +250,6 @@ impl World {
     }
 
     /// Returns the writing calls through the ports since the world was opened, in order.
-    #[must_use]
     pub fn calls(&self) -> Vec<PortCall> {
         self.calls.borrow().clone()
     }

@@ -274,7 +274,6 @@ pub struct PackedFleet {
 /// Returns the tightest packing found. Only an ideal scheduler could follow it.
 ///
 /// It measures the solver alone, without the placement simulation.
-#[must_use]
 pub fn packing(input: &Input, proof: Option<Proof>) -> PackedFleet {
     let Prepared { split, offers, existing, static_nodes: _, budgets } =
         Prepared::new(input, &DriftedNodes::default());
@@ -343,7 +342,6 @@ impl Prepared {
 ///
 /// A drifted node whose pods have no other place stays. It must not use up the disruption budget
 /// of its pool: the target is then computed without such nodes, so that others are replaced.
-#[must_use]
 pub fn solve(input: &Input) -> Solution {
     let first = solve_with(input, &DriftedNodes::default());
     if !first.has_stuck_node() {

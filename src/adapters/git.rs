@@ -77,7 +77,6 @@ pub enum UnreadReason {
 
 impl RepositoryTree {
     /// Returns the path of the tree below the root of the repository.
-    #[must_use]
     pub fn root_in_repository(&self) -> &str {
         if self.is_whole_repository { "" } else { &self.base.below }
     }
@@ -206,7 +205,6 @@ impl GitError {
     }
 
     /// Returns a hint for the user, if there is one.
-    #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match &self.kind {
             GitErrorKind::Outside => "name a directory of the repository, not a link".to_owned(),

@@ -82,7 +82,6 @@ pub struct Renderers {
 
 impl Renderers {
     /// Returns the tools in the directories `search_path`, with results cached in `cache`.
-    #[must_use]
     pub fn new(search_path: Vec<PathBuf>, cache: Option<PathBuf>, limits: RendererLimits) -> Self {
         let (kustomize, helm, sandbox) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         let (cache, bytes_written) = (cache.map(ResultCache::new), AtomicU64::new(0));
@@ -91,7 +90,6 @@ impl Renderers {
 
     /// Returns whether tools run without network access. Otherwise fetched data may affect their
     /// output.
-    #[must_use]
     pub fn is_sandboxed(&self) -> bool {
         self.sandbox().is_network_isolated()
     }
@@ -103,7 +101,6 @@ impl Renderers {
     }
 
     /// Returns the tools on the `PATH`, with the cache in the XDG cache directory.
-    #[must_use]
     pub fn from_environment() -> Self {
         let search_path = std::env::var_os("PATH").unwrap_or_default();
         let cache = subprocess::cache_directory().map(|cache| cache.join("render"));

@@ -65,14 +65,12 @@ impl Adoption {
     ///
     /// # Panics
     /// Never: the rows contain only texts.
-    #[must_use]
     pub fn digest(&self) -> String {
         let digest = canonical::sha256(&self.rows).expect("rows contain only texts");
         format!("sha256:{digest}")
     }
 
     /// Returns true if nodes are to be adopted while Karpenter is still running.
-    #[must_use]
     pub fn is_contested(&self) -> bool {
         !self.rows.is_empty()
             && self.competing_autoscalers.iter().any(|competing| competing.kind == KARPENTER)
@@ -80,7 +78,6 @@ impl Adoption {
 }
 
 /// Selects the running nodes to adopt.
-#[must_use]
 pub fn adoption(desired: &Desired, observed: &Observed) -> Adoption {
     let (mut rows, mut skipped) = (Vec::new(), Vec::new());
     let mut used = keys_in_use(observed);
@@ -179,7 +176,6 @@ fn row(cluster: &str, node: &Node, pool: PoolName, key: &str, instance: Instance
 }
 
 /// Returns `observed` after the adoption of `rows`.
-#[must_use]
 pub fn with_adopted_nodes(observed: &Observed, rows: &[AdoptRow]) -> Observed {
     let mut adopted = observed.clone();
     for row in rows {

@@ -21,7 +21,6 @@ pub struct LeaseGuard<'a, P, F> {
 
 impl<'a, P, F: Fn() -> bool> LeaseGuard<'a, P, F> {
     /// Returns a guard of `port` that writes only while `is_held` returns true.
-    #[must_use]
     pub fn new(port: &'a P, is_held: F) -> Self {
         Self { port, is_held }
     }

@@ -37,7 +37,6 @@ pub struct PortError {
 
 impl PortError {
     /// Returns true if a retry may succeed.
-    #[must_use]
     pub fn is_transient(&self) -> bool {
         self.effect != CallEffect::Refused
     }
@@ -71,7 +70,6 @@ pub enum CallEffect {
 
 impl CallEffect {
     /// Returns the effect of a failed call if only its transience is known.
-    #[must_use]
     pub fn from_transience(transient: bool) -> Self {
         if transient { Self::Unknown } else { Self::Refused }
     }

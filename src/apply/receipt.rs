@@ -48,7 +48,6 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns the wire word in receipts and status objects.
-    #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -62,7 +61,6 @@ impl Outcome {
     }
 
     /// Returns true if nothing is left to do for the change.
-    #[must_use]
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Done | Self::AlreadyDone | Self::Dropped { .. } => true,
@@ -120,7 +118,6 @@ pub enum ApplyStatus {
 
 impl ApplyStatus {
     /// Returns the wire word in receipts.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Applied => "applied",
@@ -149,7 +146,6 @@ pub struct Receipt {
 
 impl Receipt {
     /// Returns true if all that is left are drains that the next plan continues.
-    #[must_use]
     pub fn only_drains_continue(&self) -> bool {
         let mut left =
             self.outcomes.iter().filter(|change| !change.outcome.is_settled()).peekable();

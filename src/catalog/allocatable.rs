@@ -41,7 +41,6 @@ const PODS_WITHOUT_ENI_LIMIT: i64 = 110;
 /// Returns the capacity, reservations and allocatable of a node of `kind` under `settings`.
 ///
 /// No amount is negative, and allocatable never exceeds capacity.
-#[must_use]
 pub fn allocation(kind: &InstanceType, settings: &NodeSettings) -> Allocation {
     total(&steps(kind, settings))
 }
@@ -56,7 +55,6 @@ pub fn allocation(kind: &InstanceType, settings: &NodeSettings) -> Allocation {
 /// let memory = steps.iter().find(|s| s.part == AllocationPart::Allocatable && s.resource.name() == "memory");
 /// assert_eq!(memory.unwrap().amount, allocation(kind, &NodeSettings::default()).allocatable.memory.0);
 /// ```
-#[must_use]
 pub fn explain(kind: &InstanceType, settings: &NodeSettings) -> Vec<AllocationStep> {
     let mut steps = steps(kind, settings);
     let allocation = total(&steps);

@@ -47,7 +47,6 @@ pub enum PodCount {
 
 impl PodCount {
     /// Returns the number of pods.
-    #[must_use]
     pub fn pods(self) -> i64 {
         match self {
             Self::Eni(pods) | Self::Actual(pods) => pods,
@@ -167,7 +166,6 @@ pub enum Formula {
 
 impl Formula {
     /// Returns the origin of the formula, such as the AMI family or the kubelet settings.
-    #[must_use]
     pub fn source(&self) -> &'static str {
         match self {
             Self::Vcpus(_)

@@ -62,7 +62,6 @@ pub struct Offering {
 impl Offering {
     /// Returns whether the price is an estimate for a node with these labels. List prices are those
     /// of Linux, and exclude the Windows license.
-    #[must_use]
     pub fn is_estimate_for(&self, labels: &Labels) -> bool {
         let windows = labels.get(key::OS).is_some_and(|os| os.as_str() == "windows");
         self.estimated || windows && self.capacity_type != CapacityType::Reserved

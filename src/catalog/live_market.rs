@@ -36,7 +36,6 @@ fn zone_id_mismatches(market: &Market, settings: &[ZoneSetting]) -> Vec<String> 
 
 /// Returns the `offered` types that the snapshot does not fully describe, so that EC2 has to. Types
 /// that run no Kubernetes count as described.
-#[must_use]
 pub fn types_missing_from_snapshot<'n>(
     offered: impl IntoIterator<Item = &'n InstanceTypeName>,
 ) -> BTreeSet<InstanceTypeName> {
@@ -88,7 +87,6 @@ impl Catalog {
     }
 
     /// Returns whether EC2 offers other types in `zone`, but not this one.
-    #[must_use]
     pub fn is_withdrawn(&self, kind: &InstanceTypeName, zone: &ZoneName) -> bool {
         let Some(offered) = &self.offered else { return false };
         let there = offered.get(kind).is_some_and(|zones| zones.contains(zone));

@@ -275,7 +275,6 @@ pub const TYPES_UNPRICED: &str = "have no known price and are never launched";
 const OTHER_REGION_PRICES: &str = "are used instead";
 
 /// Returns the code of a warning about the catalog.
-#[must_use]
 pub fn warning_code(warning: &str) -> Option<Code> {
     if warning.contains(TYPES_UNPRICED) {
         Some(Code::PriceMissing)

@@ -44,7 +44,6 @@ impl fmt::Display for MissingType {
 
 impl Catalog {
     /// Returns the instance type `name`, if a zone offers it.
-    #[must_use]
     pub fn get(&self, name: &InstanceTypeName) -> Option<&InstanceType> {
         self.types.get(name)
     }
@@ -103,7 +102,6 @@ impl Catalog {
 
     /// Returns the result of [`Catalog::matching`], cheapest first and offerings without a price
     /// last.
-    #[must_use]
     pub fn cheapest<'a>(
         &'a self,
         requirements: &'a Requirements,

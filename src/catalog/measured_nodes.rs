@@ -40,13 +40,11 @@ struct MinimumAmounts {
 
 impl MeasuredNodes {
     /// Returns whether nothing was measured.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns the number of nodes measured of a type with these settings.
-    #[must_use]
     pub fn nodes(&self, kind: &InstanceTypeName, settings: &NodeSettings) -> u32 {
         self.0.get(&(kind.clone(), settings.clone())).map_or(0, |sample| sample.nodes)
     }
@@ -89,7 +87,6 @@ impl MeasuredNodes {
 
     /// Returns the allocation of a node of `kind` under `settings`, with measured amounts in place
     /// of those of `model`.
-    #[must_use]
     pub fn adjust(
         &self,
         model: Allocation,

@@ -52,7 +52,6 @@ impl OverlaidOffering {
 
 impl<'a> Overlays<'a> {
     /// Returns the overlays of `desired`.
-    #[must_use]
     pub fn from_desired(desired: &'a Desired) -> Self {
         let mut list: Vec<_> =
             desired.overlays.values().map(|overlay| (overlay, requirements(overlay))).collect();
@@ -61,7 +60,6 @@ impl<'a> Overlays<'a> {
     }
 
     /// Applies the overlays to an offering that costs `price`, and whose nodes have `labels`.
-    #[must_use]
     pub fn apply(&self, labels: &Labels, price: Option<MicroUsd>) -> OverlaidOffering {
         let mut overlaid = OverlaidOffering { price, ..OverlaidOffering::default() };
         let matching: Vec<&NodeOverlay> = self.matching(labels).collect();
@@ -123,7 +121,6 @@ fn requirements(overlay: &NodeOverlay) -> Requirements {
 
 impl Catalog {
     /// Applies the overlays of `desired` to an offering for nodes of `pool`.
-    #[must_use]
     pub fn apply_overlays(
         &self,
         desired: &Desired,
@@ -137,7 +134,6 @@ impl Catalog {
 
     /// Returns two errors for each pair of overlays of equal weight that disagree about an offering
     /// that some pool may use.
-    #[must_use]
     pub fn overlay_conflicts(&self, desired: &Desired) -> Vec<Problem> {
         let overlays = Overlays::from_desired(desired);
         let mut problems = Vec::new();

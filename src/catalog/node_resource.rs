@@ -41,7 +41,6 @@ pub enum AllocationPart {
 
 impl AllocationPart {
     /// Returns the part's name for display.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Capacity => "capacity",
@@ -71,7 +70,6 @@ pub enum NodeResource {
 
 impl NodeResource {
     /// Returns the Kubernetes name of the resource.
-    #[must_use]
     pub fn name(&self) -> &str {
         match self {
             Self::Cpu => "cpu",
@@ -83,7 +81,6 @@ impl NodeResource {
     }
 
     /// Formats `amount` of the resource as Kubernetes does.
-    #[must_use]
     pub fn format_amount(&self, amount: i64) -> String {
         match self {
             Self::Cpu => MilliCpu(amount).to_string(),

@@ -26,7 +26,6 @@ pub struct NodeSettings {
 
 impl NodeSettings {
     /// Returns the settings of `pool` with `class`; the pool's kubelet settings win if present.
-    #[must_use]
     pub fn new(pool: &Pool, class: &NodeClass) -> Self {
         Self {
             family: class.ami_family,

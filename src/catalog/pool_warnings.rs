@@ -19,7 +19,6 @@ impl Catalog {
     ///
     /// It is not an error: Karpenter accepts such a value too, and a type may be newer than the
     /// snapshot.
-    #[must_use]
     pub fn unknown_type_warnings(&self, desired: &Desired) -> Vec<Problem> {
         let named = |pool: &Pool| {
             let of_type = |operator| matches!(operator, Operator::In | Operator::NotIn);
@@ -50,7 +49,6 @@ impl Catalog {
     ///
     /// List prices are those of Linux, and Karpenter uses them for Windows too. They rank types
     /// with equal vCPUs correctly, but understate the cost of a node.
-    #[must_use]
     pub fn windows_price_warnings(&self, desired: &Desired) -> Vec<Problem> {
         let class = |pool: &Pool| desired.node_classes.get(pool.node_class.as_ref()?);
         let is_windows =
@@ -68,7 +66,6 @@ impl Catalog {
     }
 
     /// Returns a warning for each node group whose types differ in vCPU or memory.
-    #[must_use]
     pub fn unequal_type_warnings(&self, desired: &Desired) -> Vec<Problem> {
         let warning = |group: &NodeGroup| {
             let kinds = group.types.iter().filter_map(|name| self.types.get(name));

@@ -52,7 +52,6 @@ pub struct SyntheticType<'a> {
 
 impl<'a> SyntheticType<'a> {
     /// Returns a type sold on demand at `price` in every zone, with addresses for 58 pods.
-    #[must_use]
     pub fn new(name: &'a str, vcpus: i64, memory_mib: i64, price: MicroUsd) -> Self {
         Self {
             name,
@@ -129,7 +128,6 @@ impl<'a> SyntheticType<'a> {
 
 impl Catalog {
     /// Returns a catalog of synthetic types. The id of zone `x` is `id-of-x`.
-    #[must_use]
     pub fn synthetic(region: &str, zones: &[&str], types: &[SyntheticType<'_>]) -> Self {
         let region = Region::from(region);
         let mut zones: Vec<Zone> = zones

@@ -44,13 +44,11 @@ pub struct Catalog {
 impl Catalog {
     /// Returns the allocation of a node of `kind` under `settings`: measured where possible, else
     /// by the formulas.
-    #[must_use]
     pub fn allocation(&self, kind: &InstanceType, settings: &NodeSettings) -> Allocation {
         self.measured.adjust(allocation(kind, settings), &kind.name, settings)
     }
 
     /// Returns the steps behind the numbers of [`Catalog::allocation`].
-    #[must_use]
     pub fn explain(&self, kind: &InstanceType, settings: &NodeSettings) -> Vec<AllocationStep> {
         self.measured.explain(kind, settings)
     }
@@ -144,7 +142,6 @@ pub enum CatalogError {
 
 impl CatalogError {
     /// Returns a suggestion for fixing the error, if there is one.
-    #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::UnknownRegion { region, similar } => Some(match similar.as_slice() {

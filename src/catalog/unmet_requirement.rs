@@ -19,7 +19,6 @@ const ARCHITECTURES: [(&str, &str); 4] =
 impl Catalog {
     /// Returns why no offering satisfies the requirements of `pool`, as a clause with the
     /// requirement; `None` if each requirement alone can be satisfied.
-    #[must_use]
     pub fn unmet_requirement(&self, pool: &Pool) -> Option<String> {
         contradiction(pool).or_else(|| {
             pool.requirements.iter().find_map(|requirement| self.unknown_values(requirement))
@@ -60,7 +59,6 @@ impl Catalog {
 
     /// Returns the values of a label that nodes of the region can have; empty if any value is
     /// possible.
-    #[must_use]
     pub fn known_values(&self, key: &str) -> BTreeSet<&str> {
         match key {
             key::ZONE => self.zones.iter().map(|zone| zone.name.as_str()).collect(),

@@ -28,7 +28,6 @@ const INTERFACES: i64 = 2;
 /// file takes precedence.
 ///
 /// [`NodeClass::volumes`]: crate::model::desired::NodeClass::volumes
-#[must_use]
 pub fn ebs_volumes(kind: &InstanceType, of_node: i64) -> u32 {
     let (most, shared) = kind.ebs_attachments.unwrap_or(UNKNOWN);
     let hypervisor = kind.labels.get("karpenter.k8s.aws/instance-hypervisor");
@@ -40,7 +39,6 @@ pub fn ebs_volumes(kind: &InstanceType, of_node: i64) -> u32 {
 
 /// Returns the number of EBS volumes that a node of the named type attaches with default settings;
 /// `None` if the snapshot has no such type. Reads the snapshot on each call.
-#[must_use]
 pub fn ebs_volumes_by_name(name: &InstanceTypeName) -> Option<u32> {
     let text = snapshot::types_text().ok()?;
     let rows = snapshot::parse_types(&text).ok()?;

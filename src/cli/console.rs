@@ -57,7 +57,6 @@ impl Console {
     ///
     /// Color follows `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE`, and whether the stream is a
     /// terminal.
-    #[must_use]
     pub fn from_process() -> Self {
         let (out, err) = (io::stdout(), io::stderr());
         let colors = |choice| choice != anstream::ColorChoice::Never;
@@ -82,7 +81,6 @@ impl Console {
     }
 
     /// Returns a console over other streams, without color, at a fixed time.
-    #[must_use]
     pub fn from_streams(
         out: Box<dyn Write>,
         err: Box<dyn Write>,

@@ -34,7 +34,6 @@ macro_rules! exits {
             }
 
             /// Returns the exit code of the process.
-            #[must_use]
             pub fn code(self) -> u8 {
                 match self {
                     $(Self::$name => $code,)+

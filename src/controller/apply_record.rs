@@ -8,7 +8,6 @@ use crate::plan::Plan;
 
 /// Returns the record with the mark of an apply that ended at `at`. Other keys stay, including
 /// unknown ones; an unreadable record is replaced.
-#[must_use]
 pub fn with_applied(record: Option<&str>, plan: &Plan, at: Timestamp, complete: bool) -> String {
     let record = record.and_then(|text| serde_json::from_str(text).ok());
     let mut record: Json = record.filter(Json::is_object).unwrap_or_else(|| json!({}));

@@ -69,7 +69,6 @@ pub enum OperatorRequest {
 
 impl OperatorRequest {
     /// Returns the verb that the cluster must allow on `capacityplans` of `fleetwright.dev`.
-    #[must_use]
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Approve { .. } => "approve",

@@ -148,7 +148,6 @@ impl ApprovedContingency {
 
 impl ApprovalRecord {
     /// Returns the approval of a plan that was not seen yet.
-    #[must_use]
     pub fn new(digest: Digest, by: String, at: Timestamp) -> Self {
         Self { digest, by, at, rows: BTreeSet::new(), contingency: None }
     }

@@ -115,7 +115,6 @@ impl Counter {
     ];
 
     /// Returns the name of the counter in the published status.
-    #[must_use]
     pub fn name(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
             Self::RepositoryReadsDone => "reads.repository.done",
@@ -183,13 +182,11 @@ impl Counters {
     }
 
     /// Returns the value of a counter; zero if nothing was counted.
-    #[must_use]
     pub fn get(&self, counter: &Counter) -> u64 {
         self.0.get(counter).copied().unwrap_or(0)
     }
 
     /// Returns the number of applies that ended, in any way.
-    #[must_use]
     pub fn completed_applies(&self) -> u64 {
         [
             Counter::ReconcilesApplied,

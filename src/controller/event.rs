@@ -71,13 +71,11 @@ pub struct PlanScope {
 
 impl PlanScope {
     /// Returns the scope of a plan that only launches.
-    #[must_use]
     pub fn additive() -> Self {
         Self { changeable_nodes: Some(BTreeSet::new()), ..Self::default() }
     }
 
     /// Returns true if the scope limits nothing.
-    #[must_use]
     pub fn is_unlimited(&self) -> bool {
         *self == Self::default()
     }

@@ -99,7 +99,6 @@ pub struct GateContext<'a> {
 }
 
 /// Returns the decision for each change of `plan`, by address.
-#[must_use]
 pub fn evaluate_gates(
     plan: &Plan,
     context: &GateContext<'_>,
@@ -211,7 +210,6 @@ fn evaluate(
 }
 
 /// Returns how `plan` is approved, or `None` if it is not.
-#[must_use]
 pub fn approval(plan: &Plan, context: &GateContext<'_>, now: Timestamp) -> Option<ApprovedBy> {
     own_approval(plan, context).or_else(|| {
         let cover = contingency::cover(plan, context, now).filter(|cover| cover.has_all(plan))?;

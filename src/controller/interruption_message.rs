@@ -54,7 +54,6 @@ pub enum MessageKind {
 
 impl MessageKind {
     /// Returns the kind as counters and reasons name it.
-    #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::SpotInterruption => "spot-interruption",
@@ -68,7 +67,6 @@ impl MessageKind {
     }
 
     /// Returns whether the named instances will terminate.
-    #[must_use]
     pub fn is_termination(&self) -> bool {
         match self {
             Self::SpotInterruption | Self::Health | Self::Reservation => true,
@@ -78,7 +76,6 @@ impl MessageKind {
 
     /// Returns whether the message is a reason to observe the instances. Their current state in EC2
     /// counts: a message may come late, twice, or out of order.
-    #[must_use]
     pub fn is_hint(&self) -> bool {
         *self == Self::StateChange
     }
@@ -129,7 +126,6 @@ struct Affected {
 
 impl InterruptionMessage {
     /// Reads the body of a queue message.
-    #[must_use]
     pub fn read(receipt: &str, body: &str) -> Self {
         let receipt = receipt.to_owned();
         match serde_json::from_str::<Envelope>(body) {

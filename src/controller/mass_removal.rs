@@ -110,7 +110,6 @@ impl ControllerState {
 }
 
 /// Returns the mass removal of `plan`, if it is one and its digest is not approved.
-#[must_use]
 pub fn mass_removal(plan: &Plan, context: &GateContext<'_>) -> Option<MassRemoval> {
     let most = removals_at_once(context);
     let removed = unreplaced_removals(plan);
@@ -140,7 +139,6 @@ pub(super) fn removals_at_once(context: &GateContext<'_>) -> u32 {
 /// Returns how many non-empty instances a plan removes without replacement. Empty nodes are
 /// excluded: a commit without pods is intended, an apply waits until the last pod is gone, and the
 /// removal budget limits the pace.
-#[must_use]
 pub fn unreplaced_removals(plan: &Plan) -> u32 {
     let groups = change_groups(plan);
     let removes: u32 = groups.iter().map(|group| group.removes - group.empty).sum();

@@ -319,7 +319,6 @@ impl PersistedState {
     }
 
     /// Returns the length of the state as JSON, in bytes.
-    #[must_use]
     pub fn size(&self) -> usize {
         serde_json::to_string(self).map_or(usize::MAX, |text| text.len())
     }

@@ -356,7 +356,6 @@ impl ControllerState {
     }
 
     /// Returns true if this replica leads in a mode other than `observe`.
-    #[must_use]
     pub fn may_act(&self) -> bool {
         self.leadership.is_leader() && self.mode() != Mode::Observe
     }

@@ -54,7 +54,6 @@ impl ObjectKind {
     pub const ALL: [Self; 2] = [Self::CapacityPlan, Self::CapacityPool];
 
     /// Returns the kind.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::CapacityPlan => "CapacityPlan",
@@ -63,7 +62,6 @@ impl ObjectKind {
     }
 
     /// Returns the plural resource name.
-    #[must_use]
     pub fn plural(self) -> &'static str {
         match self {
             Self::CapacityPlan => "capacityplans",
@@ -108,7 +106,6 @@ impl StatusObject {
 
 /// Returns the objects that represent a status: the current plan, completed and superseded plans,
 /// and pools.
-#[must_use]
 pub fn status_objects(status: &Status) -> Vec<StatusObject> {
     let mut objects = plan::plan_objects(status);
     objects.truncate(PLAN_OBJECTS_MAX);

@@ -149,7 +149,6 @@ pub enum Steering {
 
 impl Steering {
     /// Returns whether pods are nominated with these settings.
-    #[must_use]
     pub fn resolve(self, settings: &ControllerSettings) -> bool {
         match self {
             Self::OnRequest => settings.steer == Some(true),

@@ -71,7 +71,6 @@ pub struct ControllerState {
 /// Handles one event: returns the next state and the effects to run.
 ///
 /// Pure: equal arguments give equal results, and nothing is read or written.
-#[must_use]
 pub fn step(
     mut state: ControllerState,
     event: Event,
@@ -111,7 +110,6 @@ impl ControllerState {
 
 impl ControllerState {
     /// Returns the state of a controller that has read nothing.
-    #[must_use]
     pub fn new(start: StartOptions) -> Self {
         let now = start.started_at;
         Self {
@@ -155,7 +153,6 @@ impl ControllerState {
     /// Returns the effective mode: the start option, else the mode of the repository. It is
     /// `observe` while a competing autoscaler runs, and at most `additive` while a substitute
     /// revision is served.
-    #[must_use]
     pub fn mode(&self) -> Mode {
         if self.competing_autoscaler().is_some() {
             return Mode::Observe;

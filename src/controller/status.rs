@@ -104,7 +104,6 @@ impl Status {
     pub const UNCORDONED_MAX: usize = 20;
 
     /// Returns true once both the repository and the cluster were read.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.repository.commit.is_some() && self.world.is_some()
     }
@@ -190,7 +189,6 @@ pub enum ControllerAction {
 
 impl ControllerAction {
     /// Returns the action as labels and logs spell it.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::LoadState => "load-state",
@@ -284,7 +282,6 @@ pub struct PublishedPlan {
 
 impl PublishedPlan {
     /// Returns the digest of the plan.
-    #[must_use]
     pub fn digest(&self) -> &Digest {
         &self.plan.capacity.digest
     }

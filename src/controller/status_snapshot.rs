@@ -10,25 +10,21 @@ use crate::model::observed::{Instance, Observed};
 
 impl ControllerState {
     /// Returns true once the controller has exited.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         self.leadership.has_exited()
     }
 
     /// Returns when the controller wakes up by itself.
-    #[must_use]
     pub fn wakes_at(&self) -> Option<Timestamp> {
         self.wakes_at
     }
 
     /// Returns a description of the competing autoscaler. While it runs, the controller only plans.
-    #[must_use]
     pub fn competing_autoscaler(&self) -> Option<&str> {
         self.competing_autoscalers.description()
     }
 
     /// Returns true if a successor would have to finish work: a running apply, or a drain.
-    #[must_use]
     pub fn is_busy(&self) -> bool {
         let drains = |interruption: &Interruption| {
             matches!(
@@ -40,7 +36,6 @@ impl ControllerState {
     }
 
     /// Returns true while pods wait for a launch in progress. Less urgent work waits.
-    #[must_use]
     pub fn has_urgent_launches(&self) -> bool {
         self.observation.has_waiting_pods() || self.applies.is_launching()
     }
@@ -49,7 +44,6 @@ impl ControllerState {
     /// revision is known, and there is room. A received message is hidden from other consumers for
     /// a while, so a controller that only plans leaves it to them. Messages are also received while
     /// an apply, which receives none, holds the lease.
-    #[must_use]
     pub fn accepts_messages(&self) -> bool {
         let heeds = (self.leadership.is_leader() || self.leadership.is_held_by_apply())
             && self.handles_interruptions();
@@ -60,7 +54,6 @@ impl ControllerState {
     }
 
     /// Returns the status as a plain value.
-    #[must_use]
     pub fn status(&self) -> Status {
         let persisted = self.persistence.loaded.as_ref();
         let quarantine = persisted.into_iter().flat_map(|persisted| &persisted.quarantine);

@@ -32,7 +32,6 @@ const ALL_PODS_MAX: u64 = 5_000_000;
 
 impl Demand {
     /// Returns the pods to place at the time of the observation; see [`Demand::for_query`].
-    #[must_use]
     pub fn build(desired: &Desired, observed: &Observed, mode: DemandMode) -> Self {
         let (at, lead) = (observed.taken_at, desired.lead_time);
         Self::for_query(
@@ -44,7 +43,6 @@ impl Demand {
 
     /// Returns the pods to place: the pods of declared workloads, in the number that `query`
     /// selects, and the live pods that keep their capacity.
-    #[must_use]
     pub fn for_query(desired: &Desired, observed: &Observed, query: &DemandQuery) -> Self {
         let context = ShapeContext::new(desired).with_nodes(observed);
         let live = LivePods::new(observed, &context);
@@ -91,7 +89,6 @@ impl Demand {
     }
 
     /// Returns the count of each scaler that follows the number of nodes, at this size.
-    #[must_use]
     pub fn proportional_replicas(desired: &Desired, size: &ClusterSize) -> Vec<u32> {
         scaling_decision::proportional_replicas(desired, size)
     }
@@ -136,7 +133,6 @@ impl Demand {
 
     /// Returns, for each of `times`, the number of pods of each workload that depends on the time.
     /// Times with equal counts have equal demand.
-    #[must_use]
     pub fn replicas_over_time(
         desired: &Desired,
         observed: &Observed,
@@ -162,7 +158,6 @@ impl Demand {
 
     /// Returns false if the repository may declare more objects: a file has an error, or a source was
     /// not read. An absent object may then be in the part that is not read.
-    #[must_use]
     pub fn declarations_read(&self, desired: &Desired) -> bool {
         let is_ignored = desired.unresolved_policy == UnresolvedPolicy::Ignore;
         let has_errors = desired.problems.iter().any(|problem| problem.severity == Severity::Error);

@@ -25,7 +25,6 @@ pub struct SizedNode {
 
 impl ClusterSize {
     /// Returns the observed nodes that `stays` selects.
-    #[must_use]
     pub fn from_observed(observed: &Observed, stays: impl Fn(&NodeName) -> bool) -> Self {
         let node = |node: &Node| SizedNode {
             labels: node.labels.clone(),

@@ -25,7 +25,6 @@ pub enum DoNotDisrupt {
 
 impl DoNotDisrupt {
     /// Returns the setting from a pod's annotations for Karpenter and Cluster Autoscaler.
-    #[must_use]
     pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Self {
         let safe = annotations.get("cluster-autoscaler.kubernetes.io/safe-to-evict");
         let is_unsafe = safe.is_some_and(|value| value == "false");
@@ -37,7 +36,6 @@ impl DoNotDisrupt {
     }
 
     /// Returns the setting from Karpenter's annotations, which also apply to pods of DaemonSets.
-    #[must_use]
     pub fn from_karpenter_annotations(annotations: &BTreeMap<String, String>) -> Self {
         if annotations.get("karpenter.sh/do-not-evict").is_some_and(|value| value == "true") {
             return Self::Always;
@@ -53,7 +51,6 @@ impl DoNotDisrupt {
     }
 
     /// Returns true if the setting applies at `at` to a pod with this start time.
-    #[must_use]
     pub fn holds(self, started: Option<Timestamp>, at: Timestamp) -> bool {
         match self {
             Self::No => false,
@@ -66,7 +63,6 @@ impl DoNotDisrupt {
 }
 
 /// Returns true if `pod` must not be disrupted at `at`.
-#[must_use]
 pub fn is_do_not_disrupt_at(pod: &Pod, observed: &Observed, at: Timestamp) -> bool {
     let template = observed.templates.get(&pod.template);
     template.is_some_and(|template| {

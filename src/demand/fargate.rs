@@ -58,13 +58,11 @@ pub struct FargateRejection {
 
 impl FargatePods {
     /// Returns the number of pods that run on Fargate.
-    #[must_use]
     pub fn pods_on_fargate(&self) -> u32 {
         if self.size.is_ok() { self.pods } else { 0 }
     }
 
     /// Returns the number of pods that Fargate cannot run.
-    #[must_use]
     pub fn rejected_pods(&self) -> u32 {
         self.pods - self.pods_on_fargate()
     }

@@ -85,7 +85,6 @@ pub enum VolumeProblem {
 
 impl PodVolume {
     /// Returns the reason why no pod can be placed, as a clause without a final period.
-    #[must_use]
     pub fn problem_text(&self) -> Option<String> {
         let name = &self.name;
         Some(match self.problem.as_ref()? {
@@ -135,7 +134,6 @@ impl PodVolume {
     }
 
     /// Returns the nodes that the volume allows, as a clause without a final period.
-    #[must_use]
     pub fn topology_text(&self) -> String {
         let Self { name, cause, nodes, .. } = self;
         let alternatives = Alternatives(nodes);

@@ -40,7 +40,6 @@ const PRESUMED_MEMORY: i64 = 200 << 20;
 /// running pod is or was resized in place, each container counts with the larger of its requested
 /// and granted resources.
 /// Source: `k8s.io/component-helpers/resource`, `PodRequests`.
-#[must_use]
 pub(super) fn pod_requests(spec: &PodSpec, context: &RequestContext) -> Resources {
     requests_with(spec, context, |_| {})
 }
@@ -49,7 +48,6 @@ pub(super) fn pod_requests(spec: &PodSpec, context: &RequestContext) -> Resource
 /// container without a CPU or memory request. A request of zero counts as stated.
 ///
 /// Source: `pkg/scheduler/framework/types.go`, `CalculateResource`.
-#[must_use]
 pub(super) fn presumed_requests(spec: &PodSpec, context: &RequestContext) -> Resources {
     let counted = requests_with(spec, context, |requests| {
         requests.entry("cpu".into()).or_insert(PRESUMED_CPU);
@@ -102,7 +100,6 @@ const AMOUNT_MAX: i64 = 1 << 48;
 
 /// Converts amounts by name to a vector; the unit of `cpu` is millicores. Larger amounts than
 /// 2⁴⁸ count as 2⁴⁸, and negative ones as zero.
-#[must_use]
 pub fn to_resources(amounts: &ResourceList) -> Resources {
     let mut resources = Resources::default();
     for (name, amount) in amounts {

@@ -32,7 +32,6 @@ pub struct ScheduledChange {
 ///
 /// Windows and runs have a change one lead time before their start, when their capacity is
 /// requested. Another change follows when their pods have ended.
-#[must_use]
 pub fn scheduled_changes(
     desired: &Desired,
     from: Timestamp,

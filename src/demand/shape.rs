@@ -115,7 +115,6 @@ impl PodShape {
 }
 
 /// Returns true if a term represents a shared claim instead of a rule of the pod.
-#[must_use]
 pub fn is_claim_affinity(term: &PodAffinityTerm) -> bool {
     let is_label = |expression: &Expression| expression.key.as_str().starts_with(CLAIM_LABELS);
     term.selector.as_ref().is_some_and(|Selector(expressions)| expressions.iter().any(is_label))
@@ -138,7 +137,6 @@ pub struct NodeChoice {
 
 impl NodeChoice {
     /// Returns the alternatives that the pod itself states, regardless of its volumes.
-    #[must_use]
     pub fn stated(&self) -> &[Requirements] {
         self.without_volumes.as_ref().unwrap_or(&self.any_of)
     }
@@ -163,7 +161,6 @@ pub enum Unsupported {
 
 impl Unsupported {
     /// Returns the field name in the Kubernetes API.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Volumes => "volumes",
@@ -188,7 +185,6 @@ pub struct ShapeContext<'a> {
 
 impl<'a> ShapeContext<'a> {
     /// Returns the context from the repository.
-    #[must_use]
     pub fn new(desired: &'a Desired) -> Self {
         Self {
             priority_classes: &desired.priority_classes,
@@ -297,7 +293,6 @@ impl<'a> ShapeContext<'a> {
 
 /// Returns the requests of a live pod of `template`, including larger resources that the kubelet
 /// granted.
-#[must_use]
 pub fn live_requests(pod: &Pod, template: &PodTemplate, context: &ShapeContext) -> Resources {
     pod_requests(
         &template.spec,
@@ -307,7 +302,6 @@ pub fn live_requests(pod: &Pod, template: &PodTemplate, context: &ShapeContext) 
 
 /// Returns the shape of a pod of `template` in `namespace`, without volumes. Until volumes are
 /// added, a pod with a volume that may restrict its nodes is unsupported.
-#[must_use]
 pub fn pod_shape(
     namespace: &Namespace,
     template: &PodTemplate,
@@ -341,7 +335,6 @@ pub fn pod_shape(
 }
 
 /// Returns the label values that a validated expression allows.
-#[must_use]
 pub fn label_set(expression: &Expression) -> LabelSet {
     let values: Vec<&str> = expression.values.iter().map(LabelValue::as_str).collect();
     // An expression that bypassed validation matches nothing, so that it cannot widen the choice.

@@ -65,13 +65,11 @@ impl ClaimBinding {
 
 impl<'a> Claims<'a> {
     /// Returns the claims of the repository and the cluster.
-    #[must_use]
     pub fn new(desired: &'a Desired, observed: &'a Storage) -> Self {
         Self { desired: Some(desired), observed }
     }
 
     /// Returns the claims of the cluster only, for pods that exist already.
-    #[must_use]
     pub fn from_observed(observed: &'a Storage) -> Self {
         Self { desired: None, observed }
     }
@@ -80,7 +78,6 @@ impl<'a> Claims<'a> {
     ///
     /// The name in `pod` selects the claims of a `StatefulSet` replica. Without a name, these
     /// claims count as new.
-    #[must_use]
     pub fn with_volumes(
         &self,
         shape: &PodShape,
@@ -111,7 +108,6 @@ impl<'a> Claims<'a> {
     }
 
     /// Returns true if the pod has an existing claim from a claim template.
-    #[must_use]
     pub fn has_existing_claim(&self, namespace: &Namespace, volumes: &[Volume], pod: &str) -> bool {
         let exists = |volume: &Volume| match volume.source {
             VolumeSource::ClaimTemplate(_) => {

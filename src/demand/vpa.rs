@@ -42,7 +42,6 @@ pub(super) fn scalers_for<'a>(
 
 /// Returns the template of new pods of `workload`, after a vertical autoscaler has changed them
 /// during admission.
-#[must_use]
 pub fn sized_template(
     desired: &Desired,
     observed: &Observed,

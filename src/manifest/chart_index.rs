@@ -51,7 +51,6 @@ pub struct ChartDependency {
 }
 
 /// Returns the dependencies in `Chart.yaml`, with the versions of `Chart.lock`.
-#[must_use]
 pub fn chart_dependencies(chart: &[u8], lock: Option<&[u8]>) -> Vec<ChartDependency> {
     let locked = lock.map(dependencies).unwrap_or_default();
     let mut found = dependencies(chart);
@@ -106,7 +105,6 @@ pub fn newest_in_range<'v>(
 }
 
 /// Returns whether `text` is one version and not a range.
-#[must_use]
 pub fn is_exact_version(text: &str) -> bool {
     parse_version(text).is_some()
 }

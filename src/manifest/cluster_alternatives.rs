@@ -48,7 +48,6 @@ pub enum AlternativesKind {
 impl Alternatives {
     /// Returns the alternative that `name` means: its own name, or the only one that is a part of
     /// `name`, as `prod` is of `acme-prod`.
-    #[must_use]
     pub fn choice_of(&self, name: &str) -> Option<&str> {
         let words = |text: &str| format!("-{}-", text.replace(['/', '.', '_'], "-"));
         let name_words = words(name);
@@ -95,7 +94,6 @@ impl Alternatives {
     }
 
     /// Returns the largest directory above `directory` that holds no other alternative.
-    #[must_use]
     pub fn own_root<'d>(&self, name: &str, directory: &'d str) -> &'d str {
         let others = || self.choices.iter().filter(|(other, _)| *other != name);
         let is_own = |root: &&str| {
@@ -106,13 +104,11 @@ impl Alternatives {
     }
 
     /// Returns the names of the alternatives for a message.
-    #[must_use]
     pub fn named(&self) -> String {
         named(self.choices.keys().map(String::as_str))
     }
 
     /// Returns the alternative that a hint names: the first that is not Argo CD's own cluster.
-    #[must_use]
     pub fn example(&self) -> &str {
         let mut all = self.choices.keys().map(String::as_str);
         all.find(|name| !IN_CLUSTER.contains(name)).unwrap_or_default()
@@ -205,7 +201,6 @@ pub(super) fn open_alternatives(
 }
 
 /// Returns the alternatives of a tree without settings.
-#[must_use]
 pub fn cluster_alternatives(tree: &Tree, location: &RepositoryLocation) -> Vec<Alternatives> {
     let fleet = Fleet::default();
     let renderings = RenderResults { location: location.clone(), ..RenderResults::default() };

@@ -23,7 +23,6 @@ const BOOTSTRAP: &str = "/gotk-sync.yaml";
 
 /// Returns the directories of clusters, if the tree has at least two side by side, or two that
 /// `flux bootstrap` wrote to. Paths are sorted.
-#[must_use]
 pub fn cluster_directories(tree: &Tree) -> BTreeSet<String> {
     let mut by_parent: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut bootstrapped: BTreeSet<&str> = BTreeSet::new();

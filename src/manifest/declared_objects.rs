@@ -25,7 +25,6 @@ pub struct DeclaredObject {
 /// Returns every object of `tree` that the sources of `fleet` name, with rendered output, in the
 /// order of the files. Files that cannot be read are left out:
 /// [`read_with_renderings`](super::read_with_renderings) reports them.
-#[must_use]
 pub fn declared_objects(
     tree: &Tree,
     fleet: &Fleet,

@@ -22,7 +22,6 @@ use crate::model::desired::{Desired, Severity};
 ///
 /// Only errors are returned as problems: such an object was not read completely. A workload with an
 /// error is unresolved, as with files.
-#[must_use]
 pub fn read_live_objects<'a>(objects: impl IntoIterator<Item = &'a Json>) -> Desired {
     let report = ProblemCollector::default();
     let (file, vars) = (Arc::from("cluster"), Vars::new());

@@ -40,7 +40,6 @@ const PATH_BYTES_MAX: usize = 1_024;
 
 /// Returns the render requests that `tree` needs, sorted, without those that `renderings` has
 /// answered. Their results may lead to more requests.
-#[must_use]
 pub fn render_requests(
     tree: &Tree,
     fleet: &Fleet,
@@ -58,7 +57,6 @@ pub fn render_requests(
 }
 
 /// Returns the external sources that the delivery objects of `tree` request.
-#[must_use]
 pub fn source_requests(tree: &Tree, fleet: &Fleet, renderings: &RenderResults) -> SourceRequests {
     let tree = &*sorted_by_path(tree);
     let (layout, areas) = (RepositoryLayout::from_tree(tree), source_areas(fleet));
@@ -67,7 +65,6 @@ pub fn source_requests(tree: &Tree, fleet: &Fleet, renderings: &RenderResults) -
 }
 
 /// Returns every text of a YAML file that may be a path, as written. `KEY=PATH` gives both.
-#[must_use]
 pub fn candidate_paths(bytes: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     let Ok(text) = yaml::decode(bytes) else { return found };

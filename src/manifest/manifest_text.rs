@@ -128,7 +128,6 @@ pub(crate) fn is_object(document: &Json) -> bool {
 
 /// Makes the settings files of `near` those of `whole`, in which `near` is the directory `directory`.
 /// Returns false if `whole` has other settings there: it leaves files out, or is another repository.
-#[must_use]
 pub fn use_settings_of(near: &Tree, whole: &mut Tree, directory: &str) -> bool {
     let moved = |path: &str| path.strip_prefix(directory)?.strip_prefix('/').map(str::to_owned);
     let is_moved = |file: &TreeFile| moved(&file.path).is_some_and(|name| is_settings_file(&name));

@@ -10,7 +10,6 @@ use crate::model::ids::Origin;
 ///
 /// An unreadable file, or one of another region than that of the settings, is an error: the plan
 /// would not use the prices that were reviewed.
-#[must_use]
 pub fn read_region_prices(tree: &Tree, fleet: &Fleet) -> (Option<RegionPrices>, Option<Problem>) {
     let Some(file) = tree.files.iter().find(|file| &*file.path == PRICE_FILE) else {
         return (None, None);

@@ -20,7 +20,6 @@ pub struct RemoteReference {
 const FILE_PARAMETERS: [&str; 5] = ["", "ref", "ref_type", "version", "raw"];
 
 /// Returns the reference that `text` denotes; `None` if kustomize would fetch it in another way.
-#[must_use]
 pub fn parse_remote_reference(text: &str) -> Option<RemoteReference> {
     let text = text.strip_prefix("git::").unwrap_or(text);
     let (address, query) = text.split_once('?').unwrap_or((text, ""));
@@ -77,7 +76,6 @@ pub(super) fn chart_source(repository: &str, chart: &str, version: &str) -> Exte
 }
 
 /// Returns the source of a dependency of a chart; `None` if its repository is no URL.
-#[must_use]
 pub fn dependency_source(dependency: &ChartDependency) -> Option<ExternalSource> {
     let ChartDependency { name, repository, version } = dependency;
     let is_url = ["https://", "http://", "oci://"].iter().any(|s| repository.starts_with(s));

@@ -14,7 +14,6 @@ use crate::model::desired::{
 const ROUNDS_MAX: usize = 8;
 
 /// Reads `tree` with the settings of `fleet`, and returns the renderings that were used.
-#[must_use]
 pub fn read(
     tree: &Tree,
     fleet: &Fleet,

@@ -376,7 +376,6 @@ const FILES: [(&str, &[&str]); 9] = [
 ];
 
 /// Returns the files that a kustomization loads.
-#[must_use]
 pub fn kustomization_references(bytes: &[u8]) -> KustomizationReferences {
     let mut found = KustomizationReferences::default();
     let text = match yaml::decode(bytes) {
@@ -429,7 +428,6 @@ pub fn kustomization_references(bytes: &[u8]) -> KustomizationReferences {
 /// of the file counts, wherever it is: a text that could be a path to the outside, or an absolute
 /// one, is none that stays inside. Generators and transformers have further files, and count as
 /// outside.
-#[must_use]
 pub fn stays_inside_repository(bytes: &[u8], directory: &str) -> bool {
     let Ok(text) = yaml::decode(bytes) else { return false };
     let loaded = yaml::load(&text);

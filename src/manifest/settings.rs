@@ -34,7 +34,6 @@ pub(crate) fn normal_path(base: &str, path: &str) -> Option<String> {
 
 /// Returns whether plain files at `path` are read: by a source without a renderer, or by the whole
 /// tree if there are no sources.
-#[must_use]
 pub fn is_read_directly(fleet: &Fleet, path: &str) -> bool {
     let holds = |source: &Source| {
         source.render.is_none() && (is_within(path, &source.path) || is_within(&source.path, path))

@@ -10,7 +10,6 @@ use crate::model::ids::Origin;
 /// Reads the lock file at the root of `tree`; empty if there is none.
 ///
 /// An unreadable file is an error, because the plan would not use the sources that were reviewed.
-#[must_use]
 pub fn read_source_lock(tree: &Tree) -> (Vec<LockedSource>, Option<Problem>) {
     let Some(file) = tree.files.iter().find(|file| &*file.path == SOURCE_LOCK_FILE) else {
         return (Vec::new(), None);

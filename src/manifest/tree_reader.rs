@@ -31,7 +31,6 @@ use crate::model::pod::{Container, ContainerResources, PodSpec, PodTemplate};
 ///
 /// The result contains each object once, with every problem found, and does not depend on the order
 /// of files.
-#[must_use]
 pub fn read(tree: &Tree, fleet: &Fleet) -> Desired {
     read_with_renderings(tree, fleet, &RenderResults::default())
 }
@@ -39,7 +38,6 @@ pub fn read(tree: &Tree, fleet: &Fleet) -> Desired {
 /// Reads every manifest of `tree` that the sources of `fleet` name, with rendered output.
 ///
 /// A source whose render request has no result in `renderings` is unresolved.
-#[must_use]
 pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResults) -> Desired {
     let tree = &*without_world_file(sorted_by_path(tree), fleet);
     let report = ProblemCollector::default();

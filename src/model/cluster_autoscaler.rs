@@ -63,7 +63,6 @@ impl AutoscalerFlags {
     /// Returns the minimum and maximum size of a group, if the flags select it. `own` are the
     /// bounds of the group itself, which Auto Scaling enforces. The name is unknown before the group
     /// exists.
-    #[must_use]
     pub fn bounds(
         &self,
         name: Option<&GroupName>,
@@ -94,14 +93,12 @@ impl AutoscalerFlags {
     }
 
     /// Returns the namespace of its ConfigMaps, or `None` if it was not read.
-    #[must_use]
     pub fn namespace(&self) -> Option<&str> {
         let is_unread = self.unread.contains(NAMESPACE);
         (!is_unread).then_some(self.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE))
     }
 
     /// Returns the lowest priority of pods that it scales up for. If it was not read, no pod counts.
-    #[must_use]
     pub fn priority_cutoff(&self) -> i32 {
         if self.unread.contains(PRIORITY_CUTOFF) {
             return i32::MAX;
@@ -126,7 +123,6 @@ pub struct ClusterAutoscaler<'a> {
 ///
 /// A tenant can give a Deployment any name and any flags. Outside of these namespaces, one whose pod
 /// runs blocks changes of groups, but no pod counts as served by it.
-#[must_use]
 pub fn cluster_autoscalers<'a>(
     desired: &'a Desired,
     observed: &'a Observed,

@@ -20,19 +20,16 @@ macro_rules! codes {
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
             /// Returns the code as plans and messages write it.
-            #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $code,)+ }
             }
 
             /// Returns the cause as one sentence.
-            #[must_use]
             pub const fn cause(self) -> &'static str {
                 match self { $(Self::$variant => $cause,)+ }
             }
 
             /// Returns the remedy as one sentence.
-            #[must_use]
             pub const fn remedy(self) -> &'static str {
                 match self { $(Self::$variant => $remedy,)+ }
             }

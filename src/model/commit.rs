@@ -16,7 +16,6 @@ pub struct CommitOrigin {
 
 impl CommitOrigin {
     /// Returns the origin that author and message state.
-    #[must_use]
     pub fn new(author: &str, message: &str) -> Self {
         Self {
             author: author.trim().chars().take(NAME_MAX).collect(),

@@ -34,7 +34,6 @@ pub struct CompetingAutoscaler {
 /// Returns the competing autoscalers of a cluster. It includes autoscalers in the declared
 /// `namespaces` (default: the system namespaces), and Karpenter in any namespace if it may have
 /// launched nodes.
-#[must_use]
 pub fn competing_autoscalers(
     observed: &Observed,
     namespaces: Option<&BTreeSet<Namespace>>,
@@ -49,7 +48,6 @@ pub fn competing_autoscalers(
 }
 
 /// Partitions detected autoscalers into competing ones and all others, by namespace and nodes.
-#[must_use]
 pub fn partition_by_namespace<'n>(
     found: Vec<CompetingAutoscaler>,
     nodes: impl IntoIterator<Item = &'n Node>,
@@ -65,7 +63,6 @@ pub fn partition_by_namespace<'n>(
 /// `namespace/name`. Without declared namespaces, one of the repository counts in every namespace,
 /// and so does a running pod, because two controllers that write one group size undo each other.
 /// A Deployment of the cluster counts by its name only where tenants cannot create one.
-#[must_use]
 pub fn group_resizer(observed: &Observed, desired: &Desired) -> Option<String> {
     let namespaces = desired.autoscaler_namespaces.as_ref();
     let mut all = declared_resizers(desired).chain(acting_resizers(observed));
@@ -78,7 +75,6 @@ pub fn group_resizer(observed: &Observed, desired: &Desired) -> Option<String> {
 
 /// Returns the Deployments of the cluster that are like Cluster Autoscaler, but do not count as
 /// one: tenants may create them, and no pod runs it.
-#[must_use]
 pub fn unproven_resizers(observed: &Observed, desired: &Desired) -> BTreeSet<String> {
     if desired.autoscaler_namespaces.is_some() {
         return BTreeSet::new();
@@ -160,7 +156,6 @@ fn is_in_any(workload: &str, namespaces: &BTreeSet<Namespace>) -> bool {
 
 /// Detects autoscalers in all namespaces by the names and labels of their Deployments. Any tenant
 /// can create a matching Deployment, so a detection justifies a warning but not a stop.
-#[must_use]
 pub fn detect_autoscalers(
     workloads: &[LiveWorkload],
     pods: &[Arc<Pod>],
@@ -224,7 +219,6 @@ const CHART_SUFFIX: &str = "-cluster-autoscaler";
 
 /// Returns the autoscaler kind of a Deployment, or `None`. It compares whole names and labels,
 /// because exporters and dashboards have longer names.
-#[must_use]
 pub fn kind_of(name: &str, labels: Option<&Labels>) -> Option<&'static str> {
     let is_autoscaler = |name: &str| name == CLUSTER_AUTOSCALER || name.ends_with(CHART_SUFFIX);
     let mut names = candidate_names(name, labels);

@@ -114,7 +114,6 @@ pub struct Problem {
 
 impl Problem {
     /// Returns a problem without hint and code.
-    #[must_use]
     pub fn new(
         severity: Severity,
         origin: Origin,
@@ -126,13 +125,11 @@ impl Problem {
     }
 
     /// Returns an error.
-    #[must_use]
     pub fn error(origin: Origin, object: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(Severity::Error, origin, object, message)
     }
 
     /// Returns a warning.
-    #[must_use]
     pub fn warning(origin: Origin, object: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(Severity::Warning, origin, object, message)
     }
@@ -260,7 +257,6 @@ pub struct Desired {
 
 impl Desired {
     /// Returns true if any node class selects capacity reservations.
-    #[must_use]
     pub fn uses_reservations(&self) -> bool {
         self.node_classes.values().any(|class| !class.reservations.is_empty())
     }
@@ -300,7 +296,6 @@ impl RolloutShare {
     pub const DEFAULT: Self = Self::Percent(25);
 
     /// Returns the number of pods for `replicas`, rounded up like `maxSurge`.
-    #[must_use]
     pub fn rounded_up(self, replicas: u32) -> u32 {
         match self {
             Self::Pods(pods) => pods,
@@ -312,7 +307,6 @@ impl RolloutShare {
     }
 
     /// Returns the number of pods for `replicas`, rounded down like `maxUnavailable`.
-    #[must_use]
     pub fn rounded_down(self, replicas: u32) -> u32 {
         match self {
             Self::Pods(pods) => pods,
@@ -326,7 +320,6 @@ impl RolloutShare {
 
 impl Workload {
     /// Returns a workload that creates no pods ahead of a rolling update, with ordinals from zero.
-    #[must_use]
     pub fn new(id: WorkloadId, origin: Origin, scale: Scale, template: Arc<PodTemplate>) -> Self {
         let max_surge = RolloutShare::NONE;
         Self { id, origin, scale, template, first_ordinal: 0, max_surge }

@@ -17,7 +17,6 @@ const UNITS: [(&str, i128); 7] = [
 ];
 
 /// Parses a duration. Returns `None` for invalid or negative durations.
-#[must_use]
 pub fn parse(text: &str) -> Option<SignedDuration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {

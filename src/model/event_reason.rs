@@ -16,25 +16,21 @@ macro_rules! reasons {
             pub const ALL: &'static [Self] = &[$($(Self::$reason,)+)+];
 
             /// Returns the reason as events write it.
-            #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $($(Self::$reason => stringify!($reason),)+)+ }
             }
 
             /// Returns the kind of the object that the event is about.
-            #[must_use]
             pub const fn object(self) -> &'static str {
                 match self { $($(Self::$reason)|+ => stringify!($subject),)+ }
             }
 
             /// Returns the type of the event: `Normal` or `Warning`.
-            #[must_use]
             pub const fn event_type(self) -> &'static str {
                 match self { $($(Self::$reason)|+ => stringify!($kind),)+ }
             }
 
             /// Returns the meaning as a sentence.
-            #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self { $($(Self::$reason => $meaning.trim_ascii(),)+)+ }
             }

@@ -47,7 +47,6 @@ pub enum GroupPriorities {
 impl GroupPriorities {
     /// Returns the priorities that the expander of a Cluster Autoscaler with these flags reads. Those
     /// of the cluster count before those of the repository.
-    #[must_use]
     pub fn find(flags: &AutoscalerFlags, desired: &Desired, observed: &Observed) -> Self {
         let Some(namespace) = flags.namespace() else {
             return Self::Unknown("its flag --namespace cannot be read".to_owned());
@@ -67,7 +66,6 @@ impl GroupPriorities {
     }
 
     /// Returns the priority of a group, or `None` if no expression matches its name.
-    #[must_use]
     pub fn of_group(&self, name: &str) -> Option<i64> {
         let Self::Levels(levels) = self else { return None };
         let matches = |of_level: &[Regex]| of_level.iter().any(|it| it.is_match(name.as_bytes()));

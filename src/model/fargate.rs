@@ -65,7 +65,6 @@ pub struct ProfileSelector {
 
 impl FargateProfile {
     /// Returns true if a selector matches pods of `namespace` with `labels`.
-    #[must_use]
     pub fn selects(&self, namespace: &str, labels: &Labels) -> bool {
         self.selectors.iter().any(|selector| selector.matches(namespace, labels))
     }
@@ -103,7 +102,6 @@ fn matches_pattern(pattern: &str, text: &str) -> bool {
 
 /// Returns the profile for pods of `namespace` with `labels`. A profile named by the pods applies
 /// only if it matches. Otherwise the first match by name applies. EKS picks any of several matches.
-#[must_use]
 pub fn select_profile<'a>(
     profiles: impl IntoIterator<Item = &'a FargateProfile>,
     namespace: &str,
@@ -159,7 +157,6 @@ pub const LARGEST: FargateSize = FargateSize { cpu_milli: 16_000, memory_mib: 12
 impl FargateSize {
     /// Returns the smallest size for `requests` plus Fargate's overhead. Returns `None` if they
     /// exceed the largest size.
-    #[must_use]
     pub fn smallest_for(requests: &Resources) -> Option<Self> {
         let cpu = requests.cpu.0;
         let mib = requests.memory.0 / MIB + i64::from(requests.memory.0 % MIB > 0);
@@ -172,7 +169,6 @@ impl FargateSize {
     }
 
     /// Returns the hourly price of the size, rounded to the nearest micro-USD.
-    #[must_use]
     pub fn price(self, rates: Rates) -> MicroUsd {
         let share = |amount: i64, rate: MicroUsd, whole: i64| {
             (amount.saturating_mul(rate.0).saturating_add(whole / 2)) / whole

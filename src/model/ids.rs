@@ -28,7 +28,6 @@ macro_rules! define_id {
 
         impl $name {
             /// Returns the ID as text.
-            #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -151,7 +150,6 @@ pub struct Origin {
 
 impl ZoneName {
     /// Returns true for a Local Zone or a Wavelength Zone of `region`, such as `us-east-1-bos-1a`.
-    #[must_use]
     pub fn is_edge_of(&self, region: &Region) -> bool {
         let rest = self.as_str().strip_prefix(region.as_str());
         !region.as_str().is_empty() && rest.is_some_and(|rest| rest.starts_with('-'))
@@ -160,7 +158,6 @@ impl ZoneName {
 
 impl Origin {
     /// Returns the origin at `line` of `file`.
-    #[must_use]
     pub fn new(file: &str, line: u32) -> Self {
         Self { file: file.into(), line }
     }
@@ -207,7 +204,6 @@ pub enum WorkloadKind {
 
 impl WorkloadKind {
     /// Returns the kind as spelled in a manifest.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deployment => "Deployment",
@@ -228,7 +224,6 @@ impl WorkloadKind {
     /// of controller.
     ///
     /// Source: `pkg/scheduler/framework/plugins/helper/spread.go`.
-    #[must_use]
     pub fn is_spread_by_default(self) -> bool {
         match self {
             Self::Deployment
@@ -274,7 +269,6 @@ impl fmt::Display for WorkloadId {
 }
 
 /// Returns the key of a workload in reasons: `namespace/kind/name`.
-#[must_use]
 pub fn workload_key(workload: &WorkloadId) -> String {
     format!("{}/{}/{}", workload.namespace, workload.kind, workload.name)
 }

@@ -28,7 +28,6 @@ pub struct CapacityMix {
 impl CapacityMix {
     /// Returns the number of on-demand members of a group of `size` members. Fractions are rounded
     /// up.
-    #[must_use]
     pub fn on_demand(self, size: u32) -> u32 {
         let base = self.on_demand_base.min(size);
         let above = u64::from(size - base) * u64::from(self.on_demand_percent.min(100));
@@ -36,13 +35,11 @@ impl CapacityMix {
     }
 
     /// Returns true if a group of any size has spot members only.
-    #[must_use]
     pub fn is_spot(self) -> bool {
         self.on_demand_base == 0 && self.on_demand_percent == 0
     }
 
     /// Returns true if the group has members of both kinds once it is large enough.
-    #[must_use]
     pub fn is_mixed(self) -> bool {
         !self.is_spot() && self.on_demand_percent < 100
     }
@@ -64,7 +61,6 @@ pub enum CapacityType {
 
 impl CapacityType {
     /// Returns the value of the label `karpenter.sh/capacity-type`.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OnDemand => "on-demand",
@@ -74,7 +70,6 @@ impl CapacityType {
     }
 
     /// Returns true for Spot capacity.
-    #[must_use]
     pub fn is_spot(self) -> bool {
         self == Self::Spot
     }
@@ -91,13 +86,11 @@ impl std::fmt::Display for CapacityType {
 const MARKUP_MAX_PERCENT: i64 = 20;
 
 /// Returns the maximum price of an alternative for a node of this price.
-#[must_use]
 pub fn alternative_price_max(price: MicroUsd) -> MicroUsd {
     MicroUsd(price.0.saturating_add(price.0.saturating_mul(MARKUP_MAX_PERCENT) / 100))
 }
 
 /// Returns the part of a Spot price that EC2's choice of an alternative may account for.
-#[must_use]
 pub fn alternative_markup_in(price: MicroUsd) -> MicroUsd {
     MicroUsd(price.0.saturating_mul(MARKUP_MAX_PERCENT) / (100 + MARKUP_MAX_PERCENT))
 }
@@ -174,7 +167,6 @@ impl Market {
     /// account.
     ///
     /// The ID of the account replaces a different configured ID.
-    #[must_use]
     pub fn resolve_zones(&self, settings: &[ZoneSetting]) -> Vec<ZoneSetting> {
         let setting = |(name, id): (&ZoneName, &ZoneId)| ZoneSetting {
             name: name.clone(),

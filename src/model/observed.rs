@@ -224,7 +224,6 @@ pub struct Instance {
 
 impl Instance {
     /// Returns the labels that were chosen at launch because the pool leaves them open.
-    #[must_use]
     pub fn open_labels(&self) -> Labels {
         let labels = self.tags.iter().filter_map(|(key, value)| {
             Some((LabelKey::from(key.strip_prefix(tag::LABEL_PREFIX)?), value.as_str().into()))
@@ -233,7 +232,6 @@ impl Instance {
     }
 
     /// Returns true if the tags show that Fleetwright manages the instance for `cluster`.
-    #[must_use]
     pub fn is_managed_by(&self, cluster: &str) -> bool {
         self.tags.get(tag::CLUSTER).is_some_and(|name| name == cluster)
             && self.tags.contains_key(tag::POOL)
@@ -241,7 +239,6 @@ impl Instance {
 
     /// Returns the key of the first tag whose value on the instance differs from `tags`, and the
     /// value on the instance.
-    #[must_use]
     pub fn conflicting_tag<'a>(
         &'a self,
         tags: &'a BTreeMap<String, String>,
@@ -253,13 +250,11 @@ impl Instance {
     }
 
     /// Returns true if the instance is pending or running.
-    #[must_use]
     pub fn is_active(&self) -> bool {
         matches!(self.state, InstanceState::Pending | InstanceState::Running)
     }
 
     /// Returns true if the instance is terminated, or is being terminated.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         matches!(self.state, InstanceState::ShuttingDown | InstanceState::Terminated)
     }
@@ -326,27 +321,23 @@ impl Node {
     }
 
     /// Returns true for a Fargate node. It runs a single pod and is excluded from planning.
-    #[must_use]
     pub fn is_fargate(&self) -> bool {
         let label = self.labels.get(fargate::COMPUTE_TYPE);
         is_fargate_name(&self.name) || label.is_some_and(|v| v.as_str() == fargate::FARGATE)
     }
 
     /// Returns true if the node keeps pods away until it is opened with the nodes of its batch.
-    #[must_use]
     pub fn is_closed(&self) -> bool {
         self.taints.iter().any(|taint| taint.key.as_str() == OPENING_TAINT)
     }
 
     /// Returns true for a node managed by EKS Auto Mode.
-    #[must_use]
     pub fn is_auto_mode(&self) -> bool {
         self.labels.get(fargate::COMPUTE_TYPE).is_some_and(|v| v.as_str() == fargate::AUTO)
     }
 }
 
 /// Returns true if the name has the form of a Fargate node name.
-#[must_use]
 pub fn is_fargate_name(name: &NodeName) -> bool {
     name.as_str().starts_with(fargate::NODE_PREFIX)
 }
@@ -418,7 +409,6 @@ pub struct Pod {
 
 impl Pod {
     /// Returns the owner of the pod, or the pod itself if it has no owner.
-    #[must_use]
     pub fn workload(&self) -> WorkloadId {
         let itself = || WorkloadId {
             namespace: self.namespace.clone(),
@@ -429,7 +419,6 @@ impl Pod {
     }
 
     /// Returns true if the pod needs capacity: it is pending or running, and not terminating.
-    #[must_use]
     pub fn is_active(&self) -> bool {
         !self.terminating && matches!(self.phase, PodPhase::Pending | PodPhase::Running)
     }
@@ -472,13 +461,11 @@ impl Observed {
     }
 
     /// Returns true if the Kubernetes objects were read completely.
-    #[must_use]
     pub fn has_cluster(&self) -> bool {
         self.sources.get("kubernetes") == Some(&Completeness::Complete)
     }
 
     /// Returns an empty state with complete sources.
-    #[must_use]
     pub fn empty(cluster: ClusterIdentity, taken_at: Timestamp) -> Self {
         let complete = |name: &str| (name.to_owned(), Completeness::Complete);
         Self {
@@ -536,21 +523,18 @@ impl Observed {
     }
 
     /// Returns true if every source was read completely.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.sources.values().all(|source| *source == Completeness::Complete)
     }
 
     /// Returns the node of `instance`. If several nodes have this instance, it prefers Ready nodes,
     /// then the newest, because a kubelet maintains only one node.
-    #[must_use]
     pub fn node_for_instance(&self, instance: &InstanceId) -> Option<&Node> {
         let nodes = self.nodes.values().filter(|node| node.instance.as_ref() == Some(instance));
         nodes.max_by_key(|node| node.node_precedence())
     }
 
     /// Returns the node of each instance, selected as in [`Observed::node_for_instance`].
-    #[must_use]
     pub fn nodes_by_instance(&self) -> BTreeMap<&InstanceId, &Node> {
         let mut found: BTreeMap<&InstanceId, &Node> = BTreeMap::new();
         for node in self.nodes.values() {
@@ -565,7 +549,6 @@ impl Observed {
 
     /// Returns stale nodes, each with the current node of its instance. A renamed kubelet leaves
     /// its old node behind.
-    #[must_use]
     pub fn stale_nodes(&self) -> BTreeMap<&NodeName, &Node> {
         let found = self.nodes_by_instance();
         let stale = self.nodes.values().filter_map(|node| {
@@ -576,7 +559,6 @@ impl Observed {
     }
 
     /// Returns the region of the cluster.
-    #[must_use]
     pub fn region(&self) -> Region {
         self.cluster.region.as_str().into()
     }

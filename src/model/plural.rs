@@ -3,7 +3,6 @@
 use std::fmt::Display;
 
 /// Returns `n noun`, with an `s` where `n` is not one.
-#[must_use]
 pub fn count(n: impl Display, noun: &str) -> String {
     let n = n.to_string();
     let ending = if n == "1" { "" } else { "s" };
@@ -11,7 +10,6 @@ pub fn count(n: impl Display, noun: &str) -> String {
 }
 
 /// Returns `n nouns verb`, where the verb is `run` or similar: `1 pod runs`, `2 pods run`.
-#[must_use]
 pub fn count_with_verb(n: impl Display, noun: &str, verb: &str) -> String {
     let counted = count(n, noun);
     let ending = if counted.starts_with("1 ") { "s" } else { "" };

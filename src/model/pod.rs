@@ -163,7 +163,6 @@ pub struct NodeAffinity {
 
 impl NodeAffinity {
     /// Returns true if there are neither required nor preferred terms.
-    #[must_use]
     pub fn is_none(&self) -> bool {
         self.required.is_none() && self.preferred.is_empty()
     }
@@ -207,7 +206,6 @@ pub struct PodAffinity {
 
 impl PodAffinity {
     /// Returns true if there are neither required nor preferred terms.
-    #[must_use]
     pub fn is_none(&self) -> bool {
         self.required.is_empty() && self.preferred.is_empty()
     }
@@ -243,7 +241,6 @@ pub struct Selector(pub Vec<Expression>);
 
 impl Selector {
     /// Returns true if an object with these labels matches.
-    #[must_use]
     pub fn matches(&self, labels: &Labels) -> bool {
         let matches = |Expression { key, operator, values }: &Expression| {
             let values: Vec<&str> = values.iter().map(LabelValue::as_str).collect();
@@ -351,13 +348,11 @@ pub struct Taint {
 
 impl Taint {
     /// Returns the taint of a closed node.
-    #[must_use]
     pub fn opening() -> Self {
         Self { key: OPENING_TAINT.into(), value: empty_value(), effect: TaintEffect::NoSchedule }
     }
 
     /// Returns true for a taint that every node has while it starts.
-    #[must_use]
     pub fn is_ephemeral(&self) -> bool {
         let key = self.key.as_str();
         let matches = |known: &str| key == known || known.ends_with('/') && key.starts_with(known);
@@ -407,7 +402,6 @@ impl Toleration {
     /// Returns true if the toleration tolerates `taint`.
     ///
     /// Source: `k8s.io/component-helpers/scheduling/corev1`, `ToleratesTaint`.
-    #[must_use]
     pub fn tolerates(&self, taint: &Taint) -> bool {
         if self.effect.is_some_and(|effect| effect != taint.effect) {
             return false;
@@ -464,7 +458,6 @@ pub enum VolumeSource {
 
 /// Returns the first untolerated taint with an effect that prevents scheduling (`NoSchedule` or
 /// `NoExecute`).
-#[must_use]
 pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration]) -> Option<&'a Taint> {
     all_untolerated(taints, tolerations).next()
 }

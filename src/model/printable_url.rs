@@ -7,7 +7,6 @@ const HIDDEN: &str = "…";
 
 /// Returns `url` without user, password, query and fragment. The user of an address for SSH stays,
 /// because it is a part of the name of the repository: `git@HOST:PATH`, `ssh://git@HOST/PATH`.
-#[must_use]
 pub fn printable_url(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
@@ -34,7 +33,6 @@ pub fn printable_url(url: &str) -> String {
 }
 
 /// Returns whether two URLs differ at most in the parts that are not printed.
-#[must_use]
 pub fn is_same_printed(a: &str, b: &str) -> bool {
     let printed = printable_url(a);
     // Two hidden addresses may differ.

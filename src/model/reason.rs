@@ -239,7 +239,6 @@ impl From<DriftedField> for RetireReason {
 impl RetireReason {
     /// Returns true if the `terminationGracePeriod` of the pool bounds a drain for this reason. A
     /// drain that only saves cost, or that a user asks for, is abandoned instead.
-    #[must_use]
     pub fn ends_drain_by_force(&self) -> bool {
         match self {
             Self::Drifted { .. } | Self::Expired { .. } => true,

@@ -33,7 +33,6 @@ pub struct Requirements(BTreeMap<LabelKey, LabelSet>);
 
 impl Requirements {
     /// Returns requirements for exactly the values of `labels`.
-    #[must_use]
     pub fn from_labels(labels: &Labels) -> Self {
         Self(labels.iter().map(|(k, v)| (k.clone(), LabelSet::one(v))).collect())
     }
@@ -56,7 +55,6 @@ impl Requirements {
     }
 
     /// Returns the permitted states of `key`; `None` if unconstrained.
-    #[must_use]
     pub fn get(&self, key: &str) -> Option<&LabelSet> {
         self.0.get(key)
     }
@@ -67,19 +65,16 @@ impl Requirements {
     }
 
     /// Returns true if there are no requirements.
-    #[must_use]
     pub fn is_unconstrained(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns the first key without a permitted state.
-    #[must_use]
     pub fn conflict(&self) -> Option<&LabelKey> {
         self.0.iter().find(|(_, set)| set.is_empty()).map(|(key, _)| key)
     }
 
     /// Returns true if a node with exactly these labels satisfies all requirements.
-    #[must_use]
     pub fn matches_labels(&self, labels: &Labels) -> bool {
         self.unmatched(labels).next().is_none()
     }
@@ -112,7 +107,6 @@ impl fmt::Display for Requirements {
 }
 
 /// Returns a label as an entry of a label map.
-#[must_use]
 pub fn label(key: &str, value: &str) -> (LabelKey, LabelValue) {
     (key.into(), value.into())
 }

@@ -6,7 +6,6 @@ use std::borrow::Cow;
 const PLAIN: &str = "-_./:@,+=";
 
 /// Returns `word` as one word of a command, in quotes if the shell would interpret a part of it.
-#[must_use]
 pub fn quote_word(word: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || PLAIN.contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -16,7 +15,6 @@ pub fn quote_word(word: &str) -> Cow<'_, str> {
 }
 
 /// Returns `word` in quotes.
-#[must_use]
 pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }

@@ -18,7 +18,6 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
 
 /// Returns the name of `known` nearest to `name`, of equally near ones the first, if it is similar
 /// enough to be meant.
-#[must_use]
 pub fn most_similar<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     nearest(name, known.iter().copied()).first().copied()
 }

@@ -43,7 +43,6 @@ pub type AttachLimits = BTreeMap<String, u32>;
 /// Other provisioners are returned unchanged.
 ///
 /// Source: `k8s.io/csi-translation-lib/plugins`.
-#[must_use]
 pub fn csi_driver(provisioner: &str) -> &str {
     match provisioner {
         "kubernetes.io/aws-ebs" => EBS_DRIVER,
@@ -61,25 +60,21 @@ pub fn csi_driver(provisioner: &str) -> &str {
 ///
 /// Source: `pkg/volume/util/attach_limit.go`, `GetCSIAttachLimitKey`, extended to names of any
 /// length.
-#[must_use]
 pub fn attach_resource(driver: &str) -> ResourceName {
     format!("{ATTACHABLE}{driver}").into()
 }
 
 /// Returns true for a name of the form that [`attach_resource`] returns.
-#[must_use]
 pub fn is_attach_resource(name: &ResourceName) -> bool {
     name.as_str().starts_with(ATTACHABLE)
 }
 
 /// Returns true for a driver of network file systems, which are reachable from every node.
-#[must_use]
 pub fn is_file_system(driver: &str) -> bool {
     FILE_DRIVERS.contains(&driver)
 }
 
 /// Returns the zone in the ID of an in-tree EBS volume, such as `aws://us-east-1a/vol-1`.
-#[must_use]
 pub fn ebs_zone(id: &str) -> Option<&str> {
     let (zone, _) = id.strip_prefix("aws://")?.split_once('/')?;
     Some(zone).filter(|zone| !zone.is_empty())
@@ -109,7 +104,6 @@ pub struct Storage {
 
 impl Storage {
     /// Returns true if there is no storage data.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self { classes, volumes, claims, attach_limits, attached } = self;
         let none = classes.is_empty() && volumes.is_empty() && claims.is_empty();
@@ -117,7 +111,6 @@ impl Storage {
     }
 
     /// Returns the claim with this name.
-    #[must_use]
     pub fn claim(&self, namespace: &Namespace, name: &str) -> Option<&Claim> {
         self.claims.get(namespace)?.get(name)
     }
@@ -174,7 +167,6 @@ impl PersistentVolume {
     /// Returns true if the claim with the full name `full` can be bound to the volume. The volume
     /// must be large enough, have the requested access modes, and not be reserved for another
     /// claim.
-    #[must_use]
     pub fn can_bind(&self, claim: &Claim, full: &str) -> bool {
         let is_free = self.claim.as_deref().is_none_or(|reserved_for| reserved_for == full);
         let is_large_enough =
@@ -186,7 +178,6 @@ impl PersistentVolume {
     }
 
     /// Returns the storage class; empty for none.
-    #[must_use]
     pub fn class(&self) -> &str {
         self.storage_class.as_deref().unwrap_or_default()
     }
@@ -195,7 +186,6 @@ impl PersistentVolume {
     /// storage class `class`, suffices, and has the labels that the claim selects.
     ///
     /// Source: `k8s.io/component-helpers/storage/volume`, `FindMatchingVolume`.
-    #[must_use]
     pub fn suits(&self, claim: &Claim, class: &str) -> bool {
         let is_selected =
             || claim.selector.as_ref().is_none_or(|selector| selector.matches(&self.labels));
@@ -204,7 +194,6 @@ impl PersistentVolume {
 
     /// Returns the order in which a claim takes the volumes that suit it: those with the fewest
     /// access modes first, and of these the smallest.
-    #[must_use]
     pub fn choice_order(&self) -> (usize, Option<i64>) {
         (self.access_modes.len(), self.capacity)
     }
@@ -238,7 +227,6 @@ pub struct Claim {
 
 impl Claim {
     /// Returns true if only a single pod of the cluster may use the claim (`ReadWriteOncePod`).
-    #[must_use]
     pub fn is_single_pod(&self) -> bool {
         self.access_modes.iter().any(|mode| mode == "ReadWriteOncePod")
     }

@@ -1,7 +1,6 @@
 //! Shortened texts.
 
 /// Returns the first `max` characters of a text, and `…` in place of the rest.
-#[must_use]
 pub fn shorten(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
         Some((end, _)) => format!("{}…", &text[..end]),

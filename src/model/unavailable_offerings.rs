@@ -60,25 +60,21 @@ pub struct UnavailableOfferings(Vec<Entry>);
 
 impl UnavailableOfferings {
     /// Returns the number of entries, including those whose exclusion has ended.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Returns true if there is no entry.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns the exclusions in effect at `now`.
-    #[must_use]
     pub fn exclusions(&self, now: Timestamp) -> Vec<Exclusion> {
         self.exclusions_found_before(Timestamp::MAX, now)
     }
 
     /// Returns the exclusions in effect at `now` that began before `moment`.
-    #[must_use]
     pub fn exclusions_found_before(&self, moment: Timestamp, now: Timestamp) -> Vec<Exclusion> {
         let is_listed = |entry: &&Entry| {
             let until = entry.exclusion.until;

@@ -175,7 +175,6 @@ fn missing_signature(plan: &Plan, approvals: &[Approval], name: &str) -> Option<
 
 impl Approval {
     /// Returns whether the approval is for this plan over this observation.
-    #[must_use]
     pub fn covers(&self, plan: &Plan) -> bool {
         self.digest == plan.capacity.digest && self.plan_id == plan.capacity.plan_id
     }

@@ -6,7 +6,6 @@ use super::wire::{BlockReason, ExplainRow, KeepReason, Reason};
 ///
 /// A change is due if the node differs from its pool or has expired, if the planner found the change,
 /// or if the node has no pods. Otherwise the rule would block a change, and there is none.
-#[must_use]
 pub fn is_blocked(row: &ExplainRow) -> bool {
     let Reason::Keep { because: KeepReason::Blocked { by } } = &row.reason else { return false };
     if row.drift.is_some() {

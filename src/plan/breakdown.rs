@@ -24,7 +24,6 @@ const WHOLE_MILLI_PERCENT: i64 = 100_000;
 
 /// Returns the cost of `plan` in parts. `commitments` affect only the separate totals with
 /// commitments.
-#[must_use]
 pub fn breakdown(plan: &Plan, commitments: &[PricingCommitment]) -> CostBreakdown {
     let nodes = nodes(plan);
     let by = |name: &dyn Fn(&NodeState) -> String| parts(&nodes, name);

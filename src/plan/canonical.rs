@@ -94,7 +94,6 @@ pub fn pretty<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError
 
 /// Returns whether a terminal interprets `c` instead of printing it: C1 controls, bidirectional
 /// overrides, line and paragraph separators. JSON itself escapes C0 controls.
-#[must_use]
 pub fn is_terminal_control(c: char) -> bool {
     matches!(c,
         '\u{7f}'..='\u{9f}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
@@ -103,7 +102,6 @@ pub fn is_terminal_control(c: char) -> bool {
 
 /// Returns JSON with escapes for terminal control characters. They occur only in strings, so the
 /// JSON reads back as the same value.
-#[must_use]
 pub fn escape_terminal_controls(json: &str) -> String {
     if !json.contains(is_terminal_control) {
         return json.to_owned();

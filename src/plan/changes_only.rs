@@ -34,7 +34,6 @@ pub enum RowSelection {
 
 impl Plan {
     /// Returns the plan file with the selected rows.
-    #[must_use]
     pub fn to_file_json(&self, rows: RowSelection) -> String {
         match rows {
             RowSelection::All => self.to_json(),
@@ -44,7 +43,6 @@ impl Plan {
 
     /// Returns the output of `--format json` with the selected rows. Its derived sections have the
     /// same rows.
-    #[must_use]
     pub fn to_selected_output_json(&self, rows: RowSelection) -> String {
         match rows {
             RowSelection::All => self.to_output_json(),

@@ -14,7 +14,6 @@ use crate::model::ids::WorkloadId;
 
 /// Returns the changes of `plan` that `other`, planned from `revision` over the same observation,
 /// does not make.
-#[must_use]
 pub fn compare(plan: &Plan, other: &Plan, revision: &str) -> Comparison {
     let mut theirs: BTreeMap<String, Vec<&ResourceChange>> = BTreeMap::new();
     for row in changes(other) {

@@ -5,7 +5,6 @@ use crate::model::desired::UnresolvedPolicy;
 
 /// Returns whether a part of the inputs was not read, so that the plan may lack changes. Sources
 /// that the settings ignore count as read.
-#[must_use]
 pub fn is_incomplete(plan: &Plan) -> bool {
     let is_ignored = plan.capacity.base.unresolved == Some(UnresolvedPolicy::Ignore);
     plan.errored || !(plan.capacity.unresolved.is_empty() || is_ignored)

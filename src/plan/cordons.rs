@@ -33,7 +33,6 @@ impl StaleCordon<'_> {
     ///
     /// The controller decides about cordons for interruptions, because it tracks them. A
     /// schedulable node is never in an interruption.
-    #[must_use]
     pub fn can_uncordon_in_apply(&self) -> bool {
         self.is_ours
             && !self.may_continue
@@ -43,7 +42,6 @@ impl StaleCordon<'_> {
 
 /// Returns the nodes with our mark whose running instances are not in `terminating`, by node name.
 /// The result includes the cordons of an apply in progress.
-#[must_use]
 pub fn stale_cordons<'o>(
     plan: &Plan,
     observed: &'o Observed,
@@ -71,13 +69,11 @@ pub fn stale_cordons<'o>(
 }
 
 /// Returns whether `instance` is a member of a group that the plan manages.
-#[must_use]
 pub fn is_managed_member(plan: &Plan, instance: &Instance) -> bool {
     instance.group.is_some() && managed(plan).contains(&instance.id)
 }
 
 /// Returns the instances whose row marks them as unmanaged.
-#[must_use]
 pub fn unmanaged_instances(plan: &Plan) -> BTreeSet<&InstanceId> {
     instances_where(plan, is_unmanaged)
 }

@@ -13,7 +13,6 @@ use super::wire::{
 impl Plan {
     /// Returns the plan as `--format json` writes it and policies read it: the plan file with all
     /// derived sections. It reads back as the same plan.
-    #[must_use]
     pub fn to_output_json(&self) -> String {
         write(&self.clone().with_derived_sections())
     }

@@ -69,7 +69,6 @@ pub struct ConditionDifference {
 }
 
 /// Returns the differences between two plans.
-#[must_use]
 pub fn difference(a: &Plan, b: &Plan) -> Difference {
     Difference {
         same_decisions: a.capacity.digest == b.capacity.digest,

@@ -38,7 +38,6 @@ const PARTIAL_DIGEST_VERSIONS: [&str; 2] = ["1.0", "1.1"];
 /// Returns whether digest and identity of `plan` cover all fields that `apply` reads.
 ///
 /// This is false for formats 1.0 and 1.1. Such plans can be read and rendered, but not applied.
-#[must_use]
 pub fn has_complete_digest(plan: &Plan) -> bool {
     !PARTIAL_DIGEST_VERSIONS.contains(&plan.format_version.as_str())
 }
@@ -46,7 +45,6 @@ pub fn has_complete_digest(plan: &Plan) -> bool {
 /// Returns the digest of the decisions of `plan`: `sha256:` and 64 hex digits.
 ///
 /// It is independent of the order of rows and of the digest that the plan states.
-#[must_use]
 pub fn digest(plan: &Plan) -> Digest {
     format!("sha256:{}", hash(&PlanDecisions::from_plan(plan))).into()
 }

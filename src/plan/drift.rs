@@ -26,7 +26,6 @@ use crate::plan::wire::DiagnosticSeverity;
 
 /// Returns a drift report for `plan`. `resource_drift` has the drifted rows, and `resource_changes`
 /// is empty. The report cannot be applied.
-#[must_use]
 pub fn drift(plan: &Plan) -> Plan {
     let rows = plan.capacity.explain.iter();
     let drifted: BTreeSet<&Address> =
@@ -55,13 +54,11 @@ pub fn drift(plan: &Plan) -> Plan {
 }
 
 /// Returns whether the report has drifted rows.
-#[must_use]
 pub fn has_drift(report: &Plan) -> bool {
     !report.resource_drift.is_empty()
 }
 
 /// Returns the fields of a row that no commit explains. The plan may keep, replace or remove the row.
-#[must_use]
 pub fn manual_changes(row: &ExplainRow) -> Vec<DriftedField> {
     drifted_fields(row).into_iter().filter(|drifted| is_manual(&drifted.field)).collect()
 }

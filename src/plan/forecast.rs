@@ -91,7 +91,6 @@ pub struct ForecastEvent {
 ///
 /// # Panics
 /// Never: the bounds in the schema are integers.
-#[must_use]
 pub fn forecast_schema() -> String {
     let generator = SchemaSettings::draft2020_12().into_generator();
     let mut schema = generator.into_root_schema_for::<Forecast>();

@@ -40,7 +40,6 @@ const PARTIAL_IDENTITY_VERSIONS: [&str; 5] = ["1.0", "1.1", "1.2", "1.3", "1.4"]
 /// Returns whether digest and identity of `plan` together cover all fields that `apply` reads.
 ///
 /// Plans of older formats can be read and rendered, but neither approved nor applied.
-#[must_use]
 pub fn has_complete_identity(plan: &Plan) -> bool {
     !PARTIAL_IDENTITY_VERSIONS.contains(&plan.format_version.as_str())
 }
@@ -58,7 +57,6 @@ pub enum PlanSource<'a> {
 impl<'a> PlanSource<'a> {
     /// Returns the commit of `base`, or its tree where there is no commit or the work tree is
     /// dirty.
-    #[must_use]
     pub fn from_base(base: &'a Base) -> Self {
         match &base.commit {
             Some(commit) if !base.dirty => Self::Commit(commit),
@@ -73,7 +71,6 @@ impl<'a> PlanSource<'a> {
 /// Equal decisions from another commit or over a later observation have another identity, since
 /// they may be applied once more. `digest` is the digest of the plan's contents. The stated
 /// identity is not read.
-#[must_use]
 pub fn plan_id(plan: &Plan, digest: &Digest) -> PlanId {
     let base = &plan.capacity.base;
     let (source, taken_at) = (PlanSource::from_base(base), base.world.taken_at);
@@ -158,7 +155,6 @@ pub fn set_identity(plan: &mut Plan) {
 }
 
 /// Recomputes the totals over the rows of `plan`.
-#[must_use]
 pub fn totals(plan: &Plan) -> Summary {
     let rows = plan.resource_changes.iter();
     let nodes: Vec<&ResourceChange> =
@@ -193,7 +189,6 @@ pub fn totals(plan: &Plan) -> Summary {
 }
 
 /// Returns the identity of the change at `address`, 64 hex digits. Instances carry it as a tag.
-#[must_use]
 pub fn change_id(plan_id: &PlanId, address: &Address) -> ChangeId {
     #[derive(Serialize)]
     struct HashInput<'a> {
@@ -210,7 +205,6 @@ pub fn change_id(plan_id: &PlanId, address: &Address) -> ChangeId {
 ///
 /// One token never launches a second instance. The attempt is incremented only after a terminal
 /// outcome is observed.
-#[must_use]
 pub fn client_token(change_id: &ChangeId, attempt: u32) -> String {
     #[derive(Serialize)]
     struct HashInput<'a> {

@@ -7,13 +7,11 @@ use crate::model::ids::{Address, InstanceId};
 use crate::model::observed::PlannedPods;
 
 /// Returns the pods of each existing instance after a plan, those that run there included.
-#[must_use]
 pub fn planned_pods(plan: &Plan) -> PlannedPods {
     planned_pods_on(plan, |_| true)
 }
 
 /// Returns the same for the wanted instances alone.
-#[must_use]
 pub fn planned_pods_on(plan: &Plan, is_wanted: impl Fn(&InstanceId) -> bool) -> PlannedPods {
     let rows = plan.resource_changes.iter();
     let instances: BTreeMap<&Address, &InstanceId> = rows
@@ -33,7 +31,6 @@ pub fn planned_pods_on(plan: &Plan, is_wanted: impl Fn(&InstanceId) -> bool) -> 
 }
 
 /// Returns the pods that a plan places on the node at an address, by workload.
-#[must_use]
 pub fn planned_pods_at(plan: &Plan, address: &Address) -> BTreeMap<String, u32> {
     let rows = plan.capacity.explain.iter().filter(|row| row.address == *address);
     let pods = rows.flat_map(|row| &row.pods);

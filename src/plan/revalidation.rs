@@ -30,7 +30,6 @@ pub struct RevalidatedPlan {
 
 impl RevalidatedPlan {
     /// Creates the result for an approved plan that applies unchanged.
-    #[must_use]
     pub fn as_approved(now: Plan) -> Self {
         let hourly_after = now.capacity.cost.hourly_after;
         Self {
@@ -47,7 +46,6 @@ impl RevalidatedPlan {
 
     /// Returns the approved plan with the numbers that neither digest nor plan ID cover, as they are
     /// now. Policies judge these: a plan file does not state its own price.
-    #[must_use]
     pub fn with_current_numbers(&self, approved: &Plan) -> Plan {
         let mut plan = approved.clone();
         let now = &self.current.capacity;

@@ -105,7 +105,6 @@ pub enum ReadPlanError {
 
 impl ReadPlanError {
     /// Returns the kind of the error.
-    #[must_use]
     pub fn kind(&self) -> ReadPlanErrorKind {
         match self {
             Self::TooLarge { .. }
@@ -123,7 +122,6 @@ impl ReadPlanError {
     }
 
     /// Returns the next step for the user.
-    #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
             Self::TooLarge { .. } => {
@@ -280,7 +278,6 @@ fn protected_rows(plan: &Plan) -> u32 {
 
 impl Plan {
     /// Returns the plan file: canonical, indented, with its checksum and a final line feed.
-    #[must_use]
     pub fn to_json(&self) -> String {
         write(self)
     }

@@ -13,7 +13,6 @@ use super::wire::{FORMAT_VERSION, Plan};
 ///
 /// It describes the input of readers: optional keys are not required, and keys of newer minor
 /// versions are allowed.
-#[must_use]
 pub fn plan_schema() -> String {
     let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Plan>();
     // Each version of the format has its own schema, so a cached schema is never the wrong one.

@@ -92,7 +92,6 @@ impl fmt::Display for Violation {
 }
 
 /// Returns every rule that `plan` breaks, in the order of concerns.
-#[must_use]
 pub fn verify(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
     let context = CheckContext::new(plan, facts);
     let state = EndState::new(&context);

@@ -269,7 +269,6 @@ pub struct Diagnostic {
 
 impl Diagnostic {
     /// Returns a diagnostic without origin, hint and code.
-    #[must_use]
     pub fn new(
         severity: DiagnosticSeverity,
         object: impl Into<String>,
@@ -280,19 +279,16 @@ impl Diagnostic {
     }
 
     /// Returns an error.
-    #[must_use]
     pub fn error(object: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(DiagnosticSeverity::Error, object, message)
     }
 
     /// Returns a warning.
-    #[must_use]
     pub fn warning(object: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(DiagnosticSeverity::Warning, object, message)
     }
 
     /// Returns a note.
-    #[must_use]
     pub fn note(object: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(DiagnosticSeverity::Note, object, message)
     }

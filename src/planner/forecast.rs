@@ -70,7 +70,6 @@ struct FleetNeed {
 }
 
 /// Returns the forecast from `inputs.at` to `to`.
-#[must_use]
 pub fn forecast(inputs: &Inputs, to: Timestamp) -> Forecast {
     with_effective_inputs(inputs, |inputs| forecast_within(inputs, to, &LIMITS))
 }

@@ -23,7 +23,6 @@ use crate::model::desired::{Desired, Problem};
 use crate::model::ids::Origin;
 
 /// Returns the lints that every plan includes as warnings.
-#[must_use]
 pub fn lints(desired: &Desired, demand: &Demand, catalog: &Catalog) -> Vec<Problem> {
     let mut found = budgets::budgets(desired, demand);
     found.extend(architectures::open_architectures(desired, demand, catalog));

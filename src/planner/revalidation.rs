@@ -39,7 +39,6 @@ const NO_LONGER_NEEDED: &str = "no pod needs the node any more";
 /// Compares the approved plan with the current inputs.
 ///
 /// If the current plan has the approved digest, no further checks are made.
-#[must_use]
 pub fn revalidate(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
     with_effective_inputs(inputs, |inputs| revalidate_effective(inputs, approved))
 }

@@ -12,7 +12,6 @@ pub(super) fn evaluate(_input: &str, _bundle: &Bundle, _limits: PolicyLimits) ->
 }
 
 /// Returns no errors: without an engine, policies are not loaded.
-#[must_use]
 pub fn load_errors(_bundle: &Bundle, _limits: PolicyLimits) -> Vec<(String, String)> {
     Vec::new()
 }

@@ -27,7 +27,6 @@ pub(super) fn evaluate(input: &str, bundle: &Bundle, limits: PolicyLimits) -> Ve
 }
 
 /// Returns the errors of loading the policies and data of `bundle`, each with its file.
-#[must_use]
 pub fn load_errors(bundle: &Bundle, limits: PolicyLimits) -> Vec<(String, String)> {
     if bundle.is_empty() {
         return Vec::new();

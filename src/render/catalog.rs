@@ -38,7 +38,6 @@ pub struct OfferingRow<'a> {
 
 impl<'a> OfferingRow<'a> {
     /// Returns an offering without overlays.
-    #[must_use]
     pub fn without_overlay(offering: &'a Offering) -> Self {
         let overlaid = OverlaidOffering { price: offering.price, ..OverlaidOffering::default() };
         Self { offering, overlaid }
@@ -47,7 +46,6 @@ impl<'a> OfferingRow<'a> {
 
 impl TypeRow<'_> {
     /// Returns the lowest known price, optionally of one capacity type.
-    #[must_use]
     pub fn cheapest(&self, capacity_type: Option<CapacityType>) -> Option<MicroUsd> {
         let matches = |row: &&OfferingRow<'_>| {
             capacity_type.is_none_or(|wanted| wanted == row.offering.capacity_type)
@@ -101,7 +99,6 @@ const TYPE_COLUMNS: [TableColumn; 10] = [
 ];
 
 /// Returns types as a table in the given order, with the source of prices.
-#[must_use]
 pub fn types_text(rows: &[TypeRow<'_>], catalog: &Catalog, style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
     if rows.is_empty() {
@@ -168,7 +165,6 @@ const ALLOCATABLE_COLUMNS: [TableColumn; 13] = [
 ];
 
 /// Returns a table of capacity, reserved capacity and allocatable capacity of each type.
-#[must_use]
 pub fn allocatable_text(rows: &[TypeRow<'_>], style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
     if rows.is_empty() {
@@ -212,7 +208,6 @@ fn allocatable_cells(row: &TypeRow<'_>) -> Vec<StyledText> {
 }
 
 /// Returns types as JSON in the given order.
-#[must_use]
 pub fn types_json(rows: &[TypeRow<'_>], prices: &PriceSource) -> Value {
     let types: Vec<Value> = rows.iter().map(type_json).collect();
     json!({ "prices": prices, "types": types })
@@ -273,7 +268,6 @@ const OFFERING_COLUMNS: [TableColumn; 4] = [
 ];
 
 /// Returns the source of each number of a type, its offerings, and its labels.
-#[must_use]
 pub fn allocation_text(
     row: &TypeRow<'_>,
     steps: &[AllocationStep],
@@ -347,7 +341,6 @@ fn overlay_text(row: &OfferingRow<'_>) -> String {
 }
 
 /// Returns [`allocation_text`] as JSON.
-#[must_use]
 pub fn allocation_json(row: &TypeRow<'_>, steps: &[AllocationStep], prices: &PriceSource) -> Value {
     let step = |step: &AllocationStep| {
         let AllocationStep { part, resource, amount, formula } = step;

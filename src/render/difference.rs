@@ -11,7 +11,6 @@ use crate::plan::{
 };
 
 /// Returns the differences between two plans, in the form of `diff`.
-#[must_use]
 pub fn difference_text(found: &Difference, style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
     page.line([StyledText::new(&format!("--- {}", plan_title(&found.a)), Tone::Delete)]);
@@ -81,7 +80,6 @@ fn write_conditions(page: &mut TextPage, row: &ConditionDifference) {
 const DIFFERENT: &str = "Different from the repository: by a commit that is not applied yet, pending pods, or a scaling by hand";
 
 /// Returns the changes made outside Git, in the words of Terraform.
-#[must_use]
 pub fn drift_text(report: &Plan, style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
     write_incompleteness(&mut page, report);

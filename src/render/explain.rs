@@ -63,7 +63,6 @@ pub enum ExplainError {
 
 impl ExplainError {
     /// Returns a hint about valid names.
-    #[must_use]
     pub fn hint(&self) -> String {
         match self {
             Self::Unknown { similar, .. } if similar.is_empty() => {
@@ -234,7 +233,6 @@ fn similar(plan: &Plan, query: &str) -> Vec<String> {
 
 impl Explanation<'_> {
     /// Returns the explanation as text.
-    #[must_use]
     pub fn text(&self, style: &TextStyle) -> String {
         let mut page = TextPage::new(style);
         match self {
@@ -246,7 +244,6 @@ impl Explanation<'_> {
     }
 
     /// Returns the explanation as JSON.
-    #[must_use]
     pub fn json(&self) -> Value {
         match self {
             Self::Pod(pod) => pod.json(),

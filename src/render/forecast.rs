@@ -34,7 +34,6 @@ const COLUMNS: [TableColumn; 7] = [
 ];
 
 /// Returns the forecast as text.
-#[must_use]
 pub fn forecast_text(forecast: &Forecast, style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
     let Forecast { cluster, from, to, lead_seconds, phases, total, .. } = forecast;

@@ -60,13 +60,11 @@ pub struct RepositoryFacts {
 }
 
 /// Returns the plan as an HTML page, with a final line feed.
-#[must_use]
 pub fn html(plan: &Plan) -> String {
     html_with_facts(plan, &RepositoryFacts::default())
 }
 
 /// Returns the plan as an HTML page that also shows facts of the repository.
-#[must_use]
 pub fn html_with_facts(plan: &Plan, facts: &RepositoryFacts) -> String {
     let rows = rows(plan);
     let cluster = text(&plan.capacity.base.world.cluster.name, 80);

@@ -48,7 +48,6 @@ pub struct PlanSections {
 
 /// Returns the sections of a plan. `annotations` are facts about nodes at the time `now`, and `limits` are
 /// those of the repository.
-#[must_use]
 pub fn plan_sections(
     plan: &Plan,
     annotations: &NodeAnnotations,
@@ -68,19 +67,16 @@ pub fn plan_sections(
 }
 
 /// Returns the reason of a row, with its numbers, and when its drain ends by force.
-#[must_use]
 pub fn row_reason(explain: &ExplainRow, change: &Change) -> String {
     reason::with_forced_end(reason::reason(&explain.reason), change)
 }
 
 /// Returns the changes of a plan in a few words.
-#[must_use]
 pub fn summary(plan: &Plan) -> String {
     summary_of(&plan.summary, plan.capacity.cost.monthly_delta)
 }
 
 /// Returns the changes of a summary in a few words.
-#[must_use]
 pub fn summary_of(summary: &Summary, monthly_delta: MicroUsd) -> String {
     let nodes = summary.nodes;
     if (summary.add, summary.change, summary.destroy) == (0, 0, 0) {
@@ -95,31 +91,26 @@ pub fn summary_of(summary: &Summary, monthly_delta: MicroUsd) -> String {
 }
 
 /// Returns a price per hour.
-#[must_use]
 pub fn hourly(price: MicroUsd) -> String {
     amount::hourly(price)
 }
 
 /// Returns the monthly cost of an hourly price, in whole dollars.
-#[must_use]
 pub fn monthly(price: MicroUsd) -> String {
     format!("{}/mo", amount::dollars(price.per_month(), 0))
 }
 
 /// Returns the monthly difference of an hourly price difference.
-#[must_use]
 pub fn monthly_delta(price: MicroUsd) -> String {
     format!("{}/mo", amount::signed_dollars(price.per_month(), 2))
 }
 
 /// Returns a duration in its largest unit.
-#[must_use]
 pub fn span(duration: SignedDuration) -> String {
     amount::span(duration)
 }
 
 /// Returns the section of a forecast.
-#[must_use]
 pub fn forecast(forecast: &Forecast) -> String {
     let points: Vec<(Timestamp, MicroUsd)> =
         forecast.phases.iter().map(|phase| (phase.from, phase.hourly)).collect();

@@ -40,7 +40,6 @@ impl Default for MarkdownStyle {
 /// Returns the plan as Markdown of at most `style.chars_max` characters, with a final line feed.
 ///
 /// The budget is at least 8,000 characters, the minimum for essential content.
-#[must_use]
 pub fn markdown(plan: &Plan, style: MarkdownStyle) -> String {
     let rows = rows(plan);
     let budget = style.chars_max.max(CHARS_MIN);

@@ -130,7 +130,6 @@ pub(super) fn write_lines(page: &mut TextPage, lines: &[ProblemLine], verbosity:
 
 /// Returns the first line of an incomplete plan and the errors of its inputs; empty if nothing is
 /// missing.
-#[must_use]
 pub fn incompleteness_text(plan: &Plan, style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
     write_incompleteness(&mut page, plan);
@@ -220,7 +219,6 @@ fn skipped_line(skipped: &[Skipped]) -> String {
 }
 
 /// Returns all problems in the given order, followed by the counts.
-#[must_use]
 pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
     let RepositoryCounts { files, workloads, pools, unresolved, unread, skipped } = tally;
@@ -253,7 +251,6 @@ pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &Tex
 }
 
 /// Returns the problems and counts as JSON.
-#[must_use]
 pub fn problems_json(problems: &[Problem], tally: &RepositoryCounts) -> Value {
     let RepositoryCounts { files, workloads, pools, unresolved, unread: _, skipped } = tally;
     let (errors, warnings) = totals(problems);

@@ -90,7 +90,6 @@ impl CommentHeader {
     }
 
     /// Parses the first line of a comment; `None` if Fleetwright did not write it.
-    #[must_use]
     pub fn read(body: &str) -> Option<Self> {
         let line = syntax::header_line(body.lines().next()?)?;
         let json = line.strip_prefix(MARK)?.strip_suffix(" -->")?;
@@ -119,7 +118,6 @@ pub struct ApplyRequirement {
 }
 
 /// Returns the conditions for applying `plan`; `approved` states whether it is approved.
-#[must_use]
 pub fn requirements(plan: &Plan, approved: bool) -> Vec<ApplyRequirement> {
     let digest = &plan.capacity.digest;
     let denied = crate::policy::is_denied(plan);
@@ -143,7 +141,6 @@ pub fn requirements(plan: &Plan, approved: bool) -> Vec<ApplyRequirement> {
 }
 
 /// Returns the comment of a plan, at most `chars_max` characters.
-#[must_use]
 pub fn comment(plan: &Plan, receipt: Option<&Receipt>, approved: bool, chars_max: usize) -> String {
     let head = CommentHeader::new(plan, receipt).line();
     let body = receipt.map(|receipt| receipt_section(receipt, chars_max / 3)).unwrap_or_default();
@@ -224,7 +221,6 @@ fn receipt_section(receipt: &Receipt, room: usize) -> String {
 }
 
 /// Returns the commit status of a plan, or of its apply.
-#[must_use]
 pub fn status(plan: &Plan, receipt: Option<&Receipt>) -> CommitStatus {
     let (context, state) = match receipt.map(|receipt| receipt.verdict) {
         Some(ApplyStatus::Applied) => ("fleetwright/apply", CommitState::Success),

@@ -21,7 +21,6 @@ const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 const HOME: &str = "https://github.com/fleetwright/fleetwright";
 
 /// Returns the problems of a directory, which is `below` the root of its repository.
-#[must_use]
 pub fn problems_sarif(problems: &[Problem], below: &str) -> Value {
     let codes: BTreeMap<&str, Option<Code>> =
         problems.iter().map(|problem| (rule_id(problem.code), problem.code)).collect();

@@ -24,7 +24,6 @@ use crate::plan::wire::{
 type LineParts = (StreamLevel, String, StreamMessage);
 
 /// Returns the plan as one JSON object per line.
-#[must_use]
 pub fn stream(plan: &Plan) -> String {
     let mut lines = vec![version(plan)];
     lines.extend(plan.capacity.diagnostics.iter().map(diagnostic));

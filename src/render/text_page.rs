@@ -94,7 +94,6 @@ const CHARS_PER_COLUMN: usize = 4;
 ///
 /// These are control characters (including line ends and tabs), direction marks and overrides,
 /// invisible and private characters, and line and paragraph separators.
-#[must_use]
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return Cow::Borrowed(text);

@@ -160,7 +160,6 @@ impl TopSort {
         [Self::Name, Self::Cpu, Self::Memory, Self::Pods, Self::Price, Self::Age, Self::State];
 
     /// Returns the description of the order, for help.
-    #[must_use]
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Name => "By pool and key",
@@ -174,7 +173,6 @@ impl TopSort {
     }
 
     /// Returns the word of the order.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Name => "name",
@@ -297,14 +295,12 @@ pub struct TopFrame {
 
 impl TopFrame {
     /// Returns all lines, each with a line end.
-    #[must_use]
     pub fn to_text(&self) -> String {
         self.head.iter().chain(&self.nodes).flat_map(|line| [line, "\n"]).collect()
     }
 }
 
 /// Returns the frame of a view.
-#[must_use]
 pub fn top(view: &TopView, style: &TextStyle) -> TopFrame {
     let mut page = TextPage::new(style);
     page.items(0, title(view));

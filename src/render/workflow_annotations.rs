@@ -64,7 +64,6 @@ struct Annotation {
 }
 
 /// Returns the plan as workflow commands, one per line, and its last line.
-#[must_use]
 pub fn github(plan: &Plan) -> String {
     let mut all = impacts(plan);
     all.extend(unschedulable(plan));

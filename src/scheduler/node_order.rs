@@ -18,7 +18,6 @@ const PERCENT_MIN: usize = 5;
 const NODES_PER_PERCENT: usize = 125;
 
 /// Returns the number of feasible nodes that ends the search among `nodes`.
-#[must_use]
 pub(super) fn nodes_to_find(nodes: usize) -> usize {
     if nodes < NODES_MIN {
         return nodes;

@@ -17,7 +17,6 @@ pub struct NamespaceLabels(BTreeMap<Namespace, Labels>);
 
 impl NamespaceLabels {
     /// Returns the labels with the labels that the API server adds.
-    #[must_use]
     pub fn new(namespaces: &BTreeMap<Namespace, Labels>) -> Self {
         let named = |(namespace, labels): (&Namespace, &Labels)| {
             let mut labels = labels.clone();
@@ -51,7 +50,6 @@ impl PodSelector {
     /// The API server merges `matchLabelKeys` into the selector when a pod is created. Merging them
     /// again changes nothing, so templates and running pods are treated equally. Source:
     /// `pkg/registry/core/pod/strategy.go`, `pkg/scheduler/framework/types.go`.
-    #[must_use]
     pub fn from_term(term: &PodAffinityTerm, shape: &PodShape) -> Option<Self> {
         let mut labels = requirements(term.selector.as_ref()?);
         apply_label_keys(&mut labels, &term.match_label_keys, shape, LabelSet::one);
@@ -72,7 +70,6 @@ impl PodSelector {
     ///
     /// An empty selector counts no pod, although it would match every pod. Source:
     /// `pkg/scheduler/framework/plugins/podtopologyspread/common.go`.
-    #[must_use]
     pub fn from_spread(constraint: &TopologySpread, shape: &PodShape) -> Option<Self> {
         let mut labels = requirements(constraint.selector.as_ref()?);
         apply_label_keys(&mut labels, &constraint.match_label_keys, shape, LabelSet::one);
@@ -83,7 +80,6 @@ impl PodSelector {
     }
 
     /// Compiles the selector of a disruption budget; `None` without expressions.
-    #[must_use]
     pub fn from_budget(budget: &EvictionBudget) -> Option<Self> {
         let labels = requirements(&budget.selector);
         let namespaces = [budget.namespace.clone()].into();
@@ -104,7 +100,6 @@ impl PodSelector {
     }
 
     /// Returns a label that every selected pod has, if one is explicit.
-    #[must_use]
     pub fn one_label(&self) -> Option<(LabelKey, LabelValue)> {
         match self.lookup_key() {
             LookupKey::Label(key, value) => Some((key, value)),
@@ -113,7 +108,6 @@ impl PodSelector {
     }
 
     /// Returns true if the selector matches pods of `shape`.
-    #[must_use]
     pub fn matches(&self, shape: &PodShape, namespaces: &NamespaceLabels) -> bool {
         let inside = self.namespaces.contains(&shape.namespace)
             || self.by_namespace.as_ref().is_some_and(|s| namespaces.matches(&shape.namespace, s));

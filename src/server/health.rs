@@ -29,7 +29,6 @@ impl ProbeResult {
 
 /// Returns the liveness of the controller. Only an overdue step fails it: a restart helps a stuck
 /// controller, but not an unreachable repository.
-#[must_use]
 pub fn liveness(status: &Status, now: Timestamp) -> ProbeResult {
     let due = status.wakes_at.unwrap_or(status.now).max(status.now);
     let late = now.duration_since(due);
@@ -42,7 +41,6 @@ pub fn liveness(status: &Status, now: Timestamp) -> ProbeResult {
 
 /// Returns the readiness of the replica: repository and cluster were read at least once. A later
 /// failure only adds to the message, because the page shows it.
-#[must_use]
 pub fn readiness(status: &Status) -> ProbeResult {
     let mut missing = Vec::new();
     if status.repository.commit.is_none() {

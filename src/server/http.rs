@@ -110,7 +110,6 @@ impl PageSource {
 
 impl ServerConfig {
     /// Returns a read-only configuration without a forecast.
-    #[must_use]
     pub fn new(reader: StatusReceiver, serves: PageSource) -> Self {
         // A receiver keeps the last value after its sender is dropped.
         let (_, forecast) = watch::channel(None);
@@ -136,7 +135,6 @@ pub struct HttpServer {
 
 impl HttpServer {
     /// Returns the bound address.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -19,7 +19,6 @@ use text_format::Samples;
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Returns the metrics of a status, in the order of [`FAMILIES`].
-#[must_use]
 pub fn metrics(status: &Status) -> String {
     let mut samples = Samples::default();
     gauges::controller(&mut samples, status);

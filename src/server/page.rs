@@ -49,7 +49,6 @@ pub enum PageKind {
 }
 
 /// Returns the content security policy, the value of the header.
-#[must_use]
 pub fn policy() -> String {
     format!(
         "default-src 'none'; img-src data:; style-src {}; script-src {} {}; connect-src 'self'; \
@@ -61,7 +60,6 @@ pub fn policy() -> String {
 }
 
 /// Renders the page.
-#[must_use]
 pub fn page(page: &StatusPage<'_>) -> String {
     let cluster = text(&page.status.cluster.name, 80);
     let region = text(&page.status.cluster.region, 40);

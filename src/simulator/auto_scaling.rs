@@ -30,7 +30,6 @@ pub struct LaunchTemplate {
 
 impl LaunchTemplate {
     /// Returns a launch template with the labels, taints and resources of launch requests.
-    #[must_use]
     pub fn new(capacity_type: CapacityType, requests: Vec<LaunchRequest>) -> Self {
         let registrations = requests.into_iter().flat_map(|request| {
             let LaunchRequest { offerings, taints, startup_taints, .. } = request;
@@ -59,7 +58,6 @@ pub struct DeliveredGroup {
 
 impl DeliveredGroup {
     /// Returns true if `live` is this group.
-    #[must_use]
     pub fn is(&self, live: &Group) -> bool {
         self.identity.iter().all(|(key, value)| live.tags.get(key) == Some(value))
     }

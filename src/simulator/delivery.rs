@@ -12,7 +12,6 @@ use crate::model::storage::Storage;
 impl Delivery {
     /// Returns the objects that a delivery tool would create, with current replica counts of
     /// autoscalers.
-    #[must_use]
     pub fn from_desired(desired: &Desired, observed: &Observed) -> Self {
         let demand_request = DemandQuery {
             at: observed.taken_at,

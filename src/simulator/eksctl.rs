@@ -12,7 +12,6 @@ use crate::model::observed::Group;
 use crate::model::requirement::{key, label};
 
 /// Returns the node groups that the repository declares, as eksctl creates them.
-#[must_use]
 pub fn eksctl_groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup> {
     let delivered_group = |group: &NodeGroup| {
         let pool = desired.pools.get(&group.name)?;

@@ -50,13 +50,11 @@ impl std::fmt::Debug for WorldView<'_> {
 
 impl WorldView<'_> {
     /// Returns the nodes, by name.
-    #[must_use]
     pub fn nodes(&self) -> &BTreeMap<NodeName, Node> {
         &self.0.nodes
     }
 
     /// Returns the instances, by id.
-    #[must_use]
     pub fn instances(&self) -> &BTreeMap<InstanceId, Instance> {
         &self.0.instances
     }
@@ -67,7 +65,6 @@ impl WorldView<'_> {
     }
 
     /// Returns a template by its key.
-    #[must_use]
     pub fn template(&self, key: &str) -> Option<&Arc<PodTemplate>> {
         self.0.templates.get(key)
     }
@@ -78,25 +75,21 @@ impl WorldView<'_> {
     }
 
     /// Returns a workload by its id.
-    #[must_use]
     pub fn workload(&self, id: &WorkloadId) -> Option<WorkloadView<'_>> {
         self.0.controllers.get_key_value(id).map(workload_view)
     }
 
     /// Returns how often the scheduler has run.
-    #[must_use]
     pub fn scheduler_runs(&self) -> u64 {
         self.0.counters.ticks
     }
 
     /// Returns the labels of namespaces.
-    #[must_use]
     pub fn namespaces(&self) -> &BTreeMap<Namespace, Labels> {
         &self.0.namespaces
     }
 
     /// Returns storage classes, volumes, claims and attach limits.
-    #[must_use]
     pub fn storage(&self) -> &Storage {
         &self.0.storage
     }
@@ -147,19 +140,16 @@ impl World {
     }
 
     /// Returns the current time of the world.
-    #[must_use]
     pub fn current_time(&self) -> Timestamp {
         self.state.borrow().now
     }
 
     /// Returns an instance, including foreign ones.
-    #[must_use]
     pub fn instance(&self, id: &InstanceId) -> Option<Instance> {
         self.state.borrow().instances.get(id).cloned()
     }
 
     /// Returns a view of the world.
-    #[must_use]
     pub fn view(&self) -> WorldView<'_> {
         WorldView(self.state.borrow())
     }
@@ -319,7 +309,6 @@ impl World {
     }
 
     /// Returns why no node fits these pods now. Pods that fit a node are left out.
-    #[must_use]
     pub fn unschedulable_reasons(&self, pods: &[(Namespace, Arc<str>)]) -> Vec<(Pod, String)> {
         if pods.is_empty() {
             return Vec::new();

@@ -176,7 +176,6 @@ async fn run_clock(sync: Rc<WorldSync>) {
 }
 
 /// Returns a kubeconfig for a server.
-#[must_use]
 pub fn kubeconfig(url: &str) -> String {
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "sandbox",

@@ -27,13 +27,11 @@ use crate::model::observed::{Group, Instance, Observed};
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 
 /// Returns the observed group with the tags of a declared one.
-#[must_use]
 pub fn live_group<'a>(declared: &NodeGroup, observed: &'a Observed) -> Option<&'a Group> {
     observed.groups.values().find(|live| declared.matches_live_group(&live.name, &live.tags))
 }
 
 /// Returns the reason why a declared group is observe-only; `None` if it may be resized.
-#[must_use]
 pub fn observe_only_reason(
     declared: &NodeGroup,
     desired: &Desired,

@@ -26,7 +26,6 @@ const OFFERINGS_AGE_MAX: SignedDuration = SignedDuration::from_hours(6);
 const LISTED_MAX: usize = 3;
 
 /// Returns the difference between an instance and a new launch for `class`.
-#[must_use]
 pub(super) fn detect_cloud_drift(
     instance: &Instance,
     class: &NodeClass,
@@ -123,7 +122,6 @@ fn truncated_list<T: Display>(ids: &BTreeSet<T>) -> String {
 }
 
 /// Returns a warning for each used node class whose selectors could not be resolved.
-#[must_use]
 pub fn unresolved_selectors(desired: &Desired, observed: &Observed) -> Vec<Problem> {
     let used: BTreeSet<_> = desired.pools.values().filter_map(|p| p.node_class.as_ref()).collect();
     let classes = used.into_iter().filter_map(|name| desired.node_classes.get(name));

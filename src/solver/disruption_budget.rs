@@ -191,7 +191,6 @@ impl DisruptionBudgets {
 /// than these, if there is one. `removed` has the reason of each removal, which may be unknown.
 ///
 /// Nodes that are not Ready, and drains that an earlier apply began, count as disrupted.
-#[must_use]
 pub fn exceeded_budget(
     desired: &Desired,
     observed: &Observed,

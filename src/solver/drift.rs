@@ -48,7 +48,6 @@ const DIGITS: usize = 8;
 ///
 /// Requirements are excluded: a node is current as long as its labels satisfy them. Limits, weight
 /// and disruption settings do not affect a running node.
-#[must_use]
 pub(super) fn spec_digest(pool: &Pool, class: &NodeClass) -> String {
     let digests = spec_fields(pool, class).map(|(_, content)| digest_of(&content));
     format!("{VERSION}:{}", digests.collect::<String>())
@@ -94,7 +93,6 @@ fn taint_text(taint: &Taint) -> String {
 
 /// Returns the names of fields that changed since a node was launched, without those of `resolved`.
 /// Returns `None` if nothing changed or the digests are unknown.
-#[must_use]
 pub(super) fn changed_fields(
     running: &str,
     pool: &Pool,
@@ -135,7 +133,6 @@ fn is_implied(running: &str, declared: &str, class: &NodeClass) -> bool {
 }
 
 /// Returns true if the labels of the pool changed since a node was launched.
-#[must_use]
 pub(super) fn had_other_labels(running: &str, pool: &Pool, class: &NodeClass) -> bool {
     let declared = spec_digest(pool, class);
     let labels = |text: &str| split_digests(text).and_then(|mut all| all.next().map(str::to_owned));
@@ -153,7 +150,6 @@ fn split_digests(text: &str) -> Option<impl Iterator<Item = &str>> {
 
 /// Returns true for a taint that neither the pool nor the cluster sets. The cluster itself sets
 /// taints on starting, cordoned and drained nodes.
-#[must_use]
 pub(super) fn is_set_by_hand(taint: &Taint, pool: &Pool) -> bool {
     let of_cluster = [
         "node.kubernetes.io/",
@@ -170,7 +166,6 @@ pub(super) fn is_set_by_hand(taint: &Taint, pool: &Pool) -> bool {
 /// Returns the manual changes of a node that was launched as declared: missing and undeclared taints,
 /// labels that differ from its pool or are not declared, and tags that differ from its class. They
 /// alone replace no node. `spec` is the digest of pool and class.
-#[must_use]
 pub(super) fn manual_changes(
     node: &Node,
     instance: &Instance,

@@ -116,7 +116,6 @@ impl ExistingNode {
 }
 
 /// Returns every node that can run pods, sorted by name.
-#[must_use]
 pub(super) fn existing_nodes(input: &Input, offers: &Offers) -> Vec<ExistingNode> {
     let Input { observed, catalog, .. } = *input;
     let builder = ExistingNodeBuilder {
@@ -187,7 +186,6 @@ fn unread_by_node(observed: &Observed) -> BTreeMap<&NodeName, &UnreadObject> {
 }
 
 /// Returns the digest of the declared launch settings of each pool.
-#[must_use]
 pub fn spec_digests(desired: &Desired) -> BTreeMap<PoolName, String> {
     let spec = |pool: &Pool| {
         let class = desired.node_classes.get(pool.node_class.as_ref()?)?;
@@ -403,7 +401,6 @@ fn static_pods(input: &Input) -> BTreeMap<NodeName, StaticPods> {
 }
 
 /// Returns the zone label of a node, if it has one.
-#[must_use]
 pub(super) fn zone_of(labels: &Labels) -> Option<&str> {
     labels.get(key::ZONE).map(crate::model::ids::LabelValue::as_str)
 }

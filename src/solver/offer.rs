@@ -204,7 +204,6 @@ impl Offers {
     ///
     /// `shapes` are the pods to place. If a pool leaves the value of a custom label open, one offer
     /// is made for each value that some pod requests.
-    #[must_use]
     pub fn new<'a>(
         supply: &OfferInput,
         daemons: &[Daemon],
@@ -276,7 +275,6 @@ fn preference_key(offer: &Offer) -> impl Ord + '_ {
 }
 
 /// Returns the requirements of a pool, including its labels.
-#[must_use]
 pub fn pool_requirements(pool: &Pool) -> Requirements {
     declared_requirements(&pool.labels, &pool.requirements)
 }
@@ -297,7 +295,6 @@ pub(super) fn declared_requirements(labels: &Labels, declared: &[PoolRequirement
 
 /// Returns true if a node with these labels and taints admits pods of `shape`, apart from free
 /// resources.
-#[must_use]
 pub fn admits(shape: &PodShape, labels: &Labels, taints: &[Taint]) -> bool {
     untolerated(taints, &shape.tolerations).is_none()
         && shape.nodes.any_of.iter().any(|alternative| alternative.matches_labels(labels))
@@ -314,7 +311,6 @@ const DAEMON_TOLERATES: [&str; 6] = [
 ];
 
 /// Returns true if a DaemonSet runs a pod on a node with these labels and taints.
-#[must_use]
 pub fn admits_daemon(daemon: &Daemon, labels: &Labels, taints: &[Taint]) -> bool {
     let own = |key: &&str| Toleration {
         key: (*key).to_owned(),
@@ -328,7 +324,6 @@ pub fn admits_daemon(daemon: &Daemon, labels: &Labels, taints: &[Taint]) -> bool
 }
 
 /// Returns the total requests of the DaemonSet pods on a node with these labels and taints.
-#[must_use]
 pub fn daemon_requests(daemons: &[Daemon], labels: &Labels, taints: &[Taint]) -> Resources {
     let here = daemons.iter().filter(|daemon| admits_daemon(daemon, labels, taints));
     here.fold(Resources::default(), |sum, daemon| sum.plus(&daemon.shape.requests))
@@ -336,7 +331,6 @@ pub fn daemon_requests(daemons: &[Daemon], labels: &Labels, taints: &[Taint]) ->
 
 /// Returns an error for each pool whose requirements no offering satisfies, and a warning for each
 /// workload that requests more disk than the nodes of any pool have.
-#[must_use]
 pub fn pool_problems(supply: &OfferInput, demand: &Demand) -> Vec<Problem> {
     let (mut problems, mut largest) = (Vec::new(), None::<(Bytes, &Pool)>);
     // A type that is not known may be newer than the catalog. It has a warning of its own.

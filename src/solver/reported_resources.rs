@@ -36,7 +36,6 @@ fn declared_specs(desired: &Desired) -> DeclaredSpecs<'_> {
 
 /// Returns the node reports to store in the repository: current reports, and stored ones that are
 /// still declared.
-#[must_use]
 pub fn learned_nodes(desired: &Desired, observed: &Observed) -> Vec<LearnedNode> {
     let specs = declared_specs(desired);
     let mut by_pool: BTreeMap<&str, MeasuredNodes> = BTreeMap::new();
@@ -85,7 +84,6 @@ fn smaller_amounts(report: &Resources, known: &Resources) -> Resources {
 
 /// Returns the plausible reports of nodes launched as `desired` declares. Stored reports fill in types
 /// without such a node.
-#[must_use]
 pub fn measured_resources(
     desired: &Desired,
     observed: &Observed,

@@ -122,7 +122,6 @@ impl Histogram {
     }
 
     /// Returns the number of durations.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -165,7 +164,6 @@ impl SharedHistograms {
     }
 
     /// Returns a copy of the current histograms.
-    #[must_use]
     pub fn snapshot(&self) -> Histograms {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -97,7 +97,6 @@ impl Aws {
 
     /// Connects to an account that is served at `url` and checks no credentials. Nothing of the
     /// environment is read, except for a proxy.
-    #[must_use]
     pub fn connect_to(cluster: &str, region: &str, url: &str) -> Self {
         let credentials = Credentials::new("sandbox", "sandbox", None, None, "sandbox");
         let config = SdkConfig::builder()
@@ -111,7 +110,6 @@ impl Aws {
     }
 
     /// Connects with an existing configuration.
-    #[must_use]
     pub fn from_config(config: &SdkConfig, cluster: &str) -> Self {
         let region = config.region().map_or("", |region| region.as_ref());
         let price_region = Region::new(price_list_region(region));
@@ -161,7 +159,6 @@ impl Aws {
     }
 
     /// Returns the latencies of all calls so far.
-    #[must_use]
     pub fn call_latencies(&self) -> Histograms {
         self.call_meter.snapshot()
     }
@@ -198,7 +195,6 @@ impl Aws {
     }
 
     /// Returns the data that launches need.
-    #[must_use]
     pub fn launch_context(&self) -> Option<Arc<LaunchContext>> {
         self.launch_context.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -22,7 +22,6 @@ pub struct ClusterBootstrap {
 
 impl ClusterBootstrap {
     /// Returns whether EKS Auto Mode launches nodes for pending pods.
-    #[must_use]
     pub fn has_auto_mode(&self) -> bool {
         self.auto_mode.as_ref().is_some_and(|pools| !pools.is_empty())
     }

@@ -68,7 +68,6 @@ const UNREACHABLE: &str = "AWS cannot be reached";
 
 impl AwsError {
     /// Returns what to do if the account or the EKS cluster cannot be used in `region`.
-    #[must_use]
     pub fn remedy(&self, region: &Region) -> String {
         let reason = self.to_string();
         let has_code =

@@ -36,7 +36,6 @@ pub(super) struct LaunchLookups {
 
 impl LaunchContext {
     /// Returns the launch settings of `desired` for instances that join the cluster at `endpoint`.
-    #[must_use]
     pub fn new(desired: &Desired, endpoint: ClusterEndpoint, kubernetes_version: &str) -> Self {
         let class = |pool: &crate::model::desired::Pool| {
             let mut class = desired.node_classes.get(pool.node_class.as_ref()?)?.clone();

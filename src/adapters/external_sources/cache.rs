@@ -24,13 +24,11 @@ pub struct SourceCache {
 
 impl SourceCache {
     /// Returns the cache in `directory`.
-    #[must_use]
     pub fn new(directory: PathBuf) -> Self {
         Self { directory }
     }
 
     /// Returns the cache in the XDG cache directory; `None` for a user without a home directory.
-    #[must_use]
     pub fn from_environment() -> Option<Self> {
         Some(Self::new(subprocess::cache_directory()?.join("sources")))
     }

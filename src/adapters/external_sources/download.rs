@@ -51,7 +51,6 @@ pub(super) struct HttpResponse {
 
 impl SourceDownloader {
     /// Returns a downloader with the settings of a repository and the credentials of the user.
-    #[must_use]
     pub fn new(settings: &DeliverySettings) -> Self {
         let config = Agent::config_builder()
             .timeout_global(Some(REQUEST_MAX))

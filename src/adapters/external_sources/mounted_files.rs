@@ -33,7 +33,6 @@ impl std::fmt::Debug for MountedFiles<'_> {
 
 impl<'a> MountedFiles<'a> {
     /// Adds the content of `locked` that `cache` holds to the files of `repository`.
-    #[must_use]
     pub fn new(
         repository: &'a (dyn RepositoryFiles + Sync),
         locked: &[LockedSource],
@@ -64,13 +63,11 @@ impl<'a> MountedFiles<'a> {
     }
 
     /// Returns the external sources that are available, and why others are not.
-    #[must_use]
     pub fn sources(&self) -> &ExternalSources {
         &self.sources
     }
 
     /// Returns `tree` with the manifests of the external sources.
-    #[must_use]
     pub fn extend_tree(&self, tree: &Tree) -> Tree {
         let own = tree.files.iter().filter(|file| !is_external(&file.path)).cloned();
         let is_manifest = |path: &str| crate::adapters::git::is_manifest_name(path.as_bytes());
@@ -85,7 +82,6 @@ impl<'a> MountedFiles<'a> {
     }
 
     /// Returns the external sources that renderings needed so far.
-    #[must_use]
     pub fn requested(&self) -> SourceRequests {
         self.requested.lock().map(|all| all.clone()).unwrap_or_default()
     }

@@ -21,7 +21,6 @@ pub struct AzureDevOps {
 
 impl AzureDevOps {
     /// Returns the repository `name` of a project. The address is that of the organization.
-    #[must_use]
     pub fn new(address: ForgeAddress, project: &str, name: &str, secret: &str) -> Self {
         // Tokens of pipelines and of Entra are JSON Web Tokens; personal ones are passwords.
         let is_web_token = secret.starts_with("eyJ") && secret.matches('.').count() == 2;

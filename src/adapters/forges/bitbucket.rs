@@ -23,7 +23,6 @@ pub struct Bitbucket {
 
 impl Bitbucket {
     /// Returns the repository `WORKSPACE/NAME`.
-    #[must_use]
     pub fn new(address: ForgeAddress, repository: &str, token: Token) -> Self {
         let client = ForgeClient::new(address, token, &[("content-type", "application/json")]);
         Self { client, repository: repository.to_owned() }

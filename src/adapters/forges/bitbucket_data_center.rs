@@ -30,7 +30,6 @@ pub struct BitbucketDataCenter {
 impl BitbucketDataCenter {
     /// Returns the repository `slug` of a project. The address is that of the server. A project that
     /// begins with `~` is the one of a user.
-    #[must_use]
     pub fn new(address: ForgeAddress, project: &str, slug: &str, token: Token) -> Self {
         // Without the header, the server refuses requests without a body as forged ones.
         let headers = &[("content-type", "application/json"), ("x-atlassian-token", "no-check")];

@@ -80,13 +80,11 @@ impl fmt::Debug for Token {
 
 impl Token {
     /// Returns a bearer token.
-    #[must_use]
     pub fn bearer(secret: &str) -> Self {
         Self { header: "authorization", value: format!("Bearer {secret}") }
     }
 
     /// Returns a token that is the password of `user`.
-    #[must_use]
     pub fn basic(user: &str, secret: &str) -> Self {
         let pair = BASE64.encode(format!("{user}:{secret}"));
         Self { header: "authorization", value: format!("Basic {pair}") }

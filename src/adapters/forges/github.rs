@@ -19,7 +19,6 @@ pub struct GitHub {
 
 impl GitHub {
     /// Returns the repository `OWNER/NAME`.
-    #[must_use]
     pub fn new(address: ForgeAddress, repository: &str, secret: &str) -> Self {
         let headers =
             &[("accept", "application/vnd.github+json"), ("x-github-api-version", "2022-11-28")];

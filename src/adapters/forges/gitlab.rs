@@ -20,7 +20,6 @@ pub struct GitLab {
 
 impl GitLab {
     /// Returns the project with the path `GROUP/NAME`, or with an ID.
-    #[must_use]
     pub fn new(address: ForgeAddress, project: &str, secret: &str) -> Self {
         let token = Token::in_header("private-token", secret);
         let client = ForgeClient::new(address, token, &[("content-type", "application/json")]);

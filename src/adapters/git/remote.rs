@@ -63,7 +63,6 @@ pub struct RemoteRepository {
 impl RemoteRepository {
     /// Parses `https://HOST/PATH`, `ssh://…`, `file://…` or `USER@HOST:PATH`, each with an optional
     /// `//DIRECTORY`. Returns `None` for a local path.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let after_scheme = if let Some(at) = text.find("://") {
             at + 3
@@ -82,13 +81,11 @@ impl RemoteRepository {
     }
 
     /// Returns the URL of the repository, with its credentials.
-    #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
     /// Returns the URL and the directory without credentials.
-    #[must_use]
     pub fn display_url(&self) -> String {
         let url = strip_credentials(&self.url);
         if self.directory.is_empty() { url } else { format!("{url}//{}", self.directory) }

@@ -114,14 +114,12 @@ impl SignedHistory {
     }
 
     /// Returns whether the clone lacks a parent of a commit.
-    #[must_use]
     pub fn is_shallow(&self) -> bool {
         self.commits.iter().any(|commit| commit.parents.contains(&ParentCommit::Absent))
     }
 }
 
 /// Returns whether settings may list signers, even if they cannot be read.
-#[must_use]
 pub fn names_signers(settings: &Option<Arc<[u8]>>) -> bool {
     /// Settings key that lists signers.
     const SIGNERS_KEY: &[u8] = b"signers";

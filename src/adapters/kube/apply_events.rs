@@ -27,7 +27,6 @@ pub struct ApplyEvents<'p> {
 
 impl<'p> ApplyEvents<'p> {
     /// Returns an empty output.
-    #[must_use]
     pub fn new(plan_id: &'p str, kubernetes: &'p Kubernetes) -> Self {
         Self { plan_id, kubernetes, unavailable: RefCell::default() }
     }
@@ -55,7 +54,6 @@ impl<'p> ApplyEvents<'p> {
     }
 
     /// Returns the unavailable offerings without duplicates.
-    #[must_use]
     pub fn unavailable_offerings(&self) -> BTreeSet<Exclusion> {
         let all = self.unavailable.borrow();
         all.iter().map(|one| Exclusion { until: Timestamp::UNIX_EPOCH, ..one.clone() }).collect()

@@ -68,7 +68,6 @@ impl Kubernetes {
     }
 
     /// Returns the URL of the API server.
-    #[must_use]
     pub fn server(&self) -> &str {
         &self.server
     }

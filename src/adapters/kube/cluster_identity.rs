@@ -65,7 +65,6 @@ pub struct OtherCluster {
 
 impl ExpectedCluster<'_> {
     /// Returns the command that corrects the kubeconfig.
-    #[must_use]
     pub fn remedy(&self) -> String {
         format!("run `aws eks update-kubeconfig --name {} --region {}`", self.name, self.region)
     }
@@ -83,7 +82,6 @@ impl ExpectedCluster<'_> {
     }
 
     /// Returns the same check as a prerequisite.
-    #[must_use]
     pub fn prerequisite(&self, server: &str) -> Prerequisite {
         let found = match match_endpoint(server, self.endpoint) {
             EndpointMatch::NotEks => {

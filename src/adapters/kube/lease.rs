@@ -106,7 +106,6 @@ pub struct LeaseRecord {
 
 impl HeldLease {
     /// Returns whether no other process can hold the lease.
-    #[must_use]
     pub fn is_certain(&self) -> bool {
         !self.lost && self.renewed_at.elapsed() + SAFETY_MARGIN < LEASE_DURATION
     }
@@ -118,7 +117,6 @@ impl HeldLease {
     }
 
     /// Returns the requester of the lease, if there is one.
-    #[must_use]
     pub fn requested_by(&self) -> Option<&str> {
         self.other_annotations.get(REQUESTED_BY).map(String::as_str)
     }
@@ -162,7 +160,6 @@ pub enum LeaseError {
 
 impl LeaseClient {
     /// Returns the lease `namespace/name` for `holder`. Holder names must be unique.
-    #[must_use]
     pub fn new(kubernetes: &Kubernetes, namespace: &str, name: &str, holder: String) -> Self {
         let api = Api::namespaced(kubernetes.writer.clone(), namespace);
         Self { api, name: name.to_owned(), holder, observed: Mutex::new(None) }

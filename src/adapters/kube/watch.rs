@@ -121,7 +121,6 @@ enum PendingWrite {
 
 impl WatchedCluster {
     /// Starts the watches. Sends changes to `changes`, and drops them while it is full.
-    #[must_use]
     pub fn start(kubernetes: Kubernetes, changes: mpsc::Sender<ClusterChange>) -> Self {
         let state = Arc::new(WatchState { cache: Mutex::default(), changes });
         let mut tasks = JoinSet::new();

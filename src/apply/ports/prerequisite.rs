@@ -33,7 +33,6 @@ pub enum PrerequisiteState {
 
 impl Prerequisite {
     /// Returns a prerequisite that is met if `found` is `Ok`, and missing otherwise.
-    #[must_use]
     pub fn from_result(name: &str, found: Result<String, String>, remedy: &str) -> Self {
         let state = match found {
             Ok(detail) => PrerequisiteState::Met { detail },

@@ -19,7 +19,6 @@ fn suspension_message(reason: &str, until: Option<Timestamp>) -> String {
 }
 
 /// Returns the reason with a message for operators.
-#[must_use]
 pub fn with_message(reason: BlockedReason) -> Blocked {
     let at = |at: &Timestamp| format!("{at:.0}");
     let message = match &reason {

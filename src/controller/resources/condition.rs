@@ -43,25 +43,21 @@ macro_rules! reasons {
             pub const ALL: &'static [Self] = &[$($(Self::$reason,)+)+];
 
             /// Returns the reason as conditions write it.
-            #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $($(Self::$reason => stringify!($reason),)+)+ }
             }
 
             /// Returns the objects that have the reason.
-            #[must_use]
             pub const fn objects(self) -> &'static str {
                 match self { $($(Self::$reason)|+ => $object,)+ }
             }
 
             /// Returns the status of `Ready`.
-            #[must_use]
             pub const fn ready(self) -> &'static str {
                 match self { $($(Self::$reason)|+ => $ready,)+ }
             }
 
             /// Returns the meaning as a sentence.
-            #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self { $($(Self::$reason => $meaning.trim_ascii(),)+)+ }
             }

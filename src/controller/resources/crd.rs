@@ -52,7 +52,6 @@ const POOL_COLUMNS: [PrinterColumn; 7] = [
 ///
 /// # Panics
 /// Panics if a definition cannot be written as YAML. A test writes all of them.
-#[must_use]
 pub fn definitions() -> String {
     let to_yaml = |kind| serde_saphyr::to_string(&definition(kind)).expect("JSON is YAML");
     let all = ObjectKind::ALL.map(to_yaml);

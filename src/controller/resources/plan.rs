@@ -108,7 +108,6 @@ fn superseded_status(superseded: &SupersededPlan) -> PlanStatus {
 }
 
 /// Returns the object name of a plan. Equal decisions have equal names.
-#[must_use]
 pub fn plan_name(digest: &str) -> String {
     let digits = digest.trim_start_matches("sha256:").chars().filter(char::is_ascii_hexdigit);
     let digits: String = digits.take(NAME_DIGITS).map(|c| c.to_ascii_lowercase()).collect();

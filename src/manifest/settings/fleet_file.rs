@@ -32,7 +32,6 @@ const API_VERSION: &str = "fleetwright.dev/v1";
 /// Reads `fleetwright.yaml` at the root of `tree`, and reports every problem in it.
 ///
 /// If the file is absent, or a setting is absent or wrong, the default applies.
-#[must_use]
 pub fn read_fleet(tree: &Tree) -> (Fleet, Vec<Problem>) {
     let report = ProblemCollector::default();
     let mut fleet = Fleet::default();

@@ -297,7 +297,6 @@ pub enum UpdateMode {
 
 impl UpdateMode {
     /// Returns the mode as spelled in a manifest.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Off => "Off",

@@ -5,7 +5,6 @@
 
 /// Returns the number of pods that must remain available, out of `whole` desired pods. Returns
 /// `None` if the amounts are invalid, so that no pod may be evicted.
-#[must_use]
 pub fn pods_to_keep(min: Option<&str>, max: Option<&str>, whole: i64) -> Option<i64> {
     match (min, max) {
         (Some(least), _) => scaled_amount(least, whole),

@@ -85,14 +85,12 @@ pub struct LockedSource {
 
 impl LockedSource {
     /// Returns the entry of `source` at `version` with the content of `digest`.
-    #[must_use]
     pub fn new(source: ExternalSource, version: String, digest: String) -> Self {
         let ExternalSource { kind, url, name, version: requested } = source;
         Self { kind, url, name, requested, version, digest }
     }
 
     /// Returns the source as the repository names it.
-    #[must_use]
     pub fn source(&self) -> ExternalSource {
         let Self { kind, url, name, requested, .. } = self;
         let (url, name, version) = (url.clone(), name.clone(), requested.clone());
@@ -100,7 +98,6 @@ impl LockedSource {
     }
 
     /// Returns the directory of the tree in which its files appear.
-    #[must_use]
     pub fn directory(&self) -> String {
         let last = self.url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         let name = if self.name.is_empty() { last } else { &self.name };
@@ -138,7 +135,6 @@ pub struct SourceLock {
 
 impl SourceLock {
     /// Returns the lock of `sources`.
-    #[must_use]
     pub fn new(mut sources: Vec<LockedSource>) -> Self {
         sources.sort();
         Self { format_version: SOURCE_LOCK_FORMAT, sources }
@@ -168,7 +164,6 @@ impl ExternalSources {
 pub type SourceRequests = BTreeSet<ExternalSource>;
 
 /// Returns whether `path` belongs to an external source.
-#[must_use]
 pub fn is_external(path: &str) -> bool {
     path.strip_prefix(EXTERNAL_DIRECTORY).is_some_and(|rest| rest.starts_with('/'))
 }

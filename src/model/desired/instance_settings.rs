@@ -42,7 +42,6 @@ pub struct InstanceSettings {
 
 impl InstanceSettings {
     /// Returns the labels that an instance type needs for these settings.
-    #[must_use]
     pub fn type_requirements(&self) -> Requirements {
         let mut requirements = Requirements::default();
         let mut require = |key: &str, values: &[&str]| {
@@ -76,13 +75,11 @@ pub struct UserData(Arc<str>);
 
 impl UserData {
     /// Wraps a text.
-    #[must_use]
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
     /// Returns the text. Only the launch call may use it.
-    #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -118,7 +115,6 @@ pub struct Ec2Selector {
 }
 
 /// Returns a description of selectors. Equal selectors have equal descriptions.
-#[must_use]
 pub fn describe_selectors(selectors: &[Ec2Selector]) -> String {
     let words = |selector: &Ec2Selector| {
         let tags = selector.tags.iter().map(|(key, value)| format!("tag {key}={value}"));

@@ -40,7 +40,6 @@ pub struct LearnedNode {
 
 impl LearnedNodes {
     /// Returns the file content for these nodes.
-    #[must_use]
     pub fn new(nodes: Vec<LearnedNode>) -> Self {
         Self { format_version: FORMAT, nodes }
     }

@@ -65,7 +65,6 @@ pub struct ExternalGroup {
 impl NodeGroup {
     /// Returns the tags that identify the Auto Scaling group, whose name is generated. Returns no
     /// tags for a group that is identified by its name.
-    #[must_use]
     pub fn identity_tags(&self) -> Vec<(&'static str, &str)> {
         let (cluster, name) = match self.kind {
             GroupKind::Managed => ("eks:cluster-name", "eks:nodegroup-name"),
@@ -78,7 +77,6 @@ impl NodeGroup {
     }
 
     /// Returns true if the live group with this name and these tags is this declared group.
-    #[must_use]
     pub fn matches_live_group(&self, name: &GroupName, tags: &BTreeMap<String, String>) -> bool {
         if let GroupKind::External(own) = &self.kind {
             return own == name;

@@ -28,7 +28,6 @@ pub enum Generation {
 
 impl Generation {
     /// Returns the kind of pools.
-    #[must_use]
     pub const fn pool_kind(self) -> &'static str {
         match self {
             Self::V1alpha5 => "Provisioner",
@@ -38,7 +37,6 @@ impl Generation {
     }
 
     /// Returns the kind of node classes.
-    #[must_use]
     pub const fn class_kind(self) -> &'static str {
         match self {
             Self::V1alpha5 => "AWSNodeTemplate",
@@ -97,7 +95,6 @@ pub struct Pool {
 impl Pool {
     /// Returns the time from the cordon of a node until its drain for `reason` ends by force, if it
     /// does. A static pool replaces one node at a time, so a drain there must not stay in progress.
-    #[must_use]
     pub fn forced_drain_period(&self, reason: &RetireReason) -> Option<SignedDuration> {
         self.termination_grace_period
             .filter(|_| self.replicas.is_none() && reason.ends_drain_by_force())
@@ -207,7 +204,6 @@ pub enum BudgetNodes {
 
 impl BudgetNodes {
     /// Reads a number or a percentage of at most 100.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let number = |digits: &str| digits.parse().ok().filter(|_| !digits.starts_with('+'));
         match text.strip_suffix('%') {
@@ -261,7 +257,6 @@ impl AmiFamily {
     /// year, such as `windows2022@latest` or `WINDOWS_CORE_2022_x86_64`.
     ///
     /// Source: karpenter-provider-aws, `pkg/apis/v1/labels.go`.
-    #[must_use]
     pub fn windows_build(self, name: &str) -> Option<&'static str> {
         const BUILDS: [(&str, &str); 3] =
             [("2019", "10.0.17763"), ("2022", "10.0.20348"), ("2025", "10.0.26100")];
@@ -273,7 +268,6 @@ impl AmiFamily {
     /// last device. The list is empty for custom images.
     ///
     /// Source: karpenter-provider-aws, `pkg/providers/amifamily`, default block device mappings.
-    #[must_use]
     pub fn devices(self) -> &'static [(&'static str, i32)] {
         match self {
             Self::Al2 | Self::Al2023 => &[("/dev/xvda", 20)],
@@ -327,7 +321,6 @@ pub struct NodeClass {
 impl NodeClass {
     /// Returns the number of EBS volumes of an instance, from its image and from further mappings.
     /// Each volume reduces the number of volumes that pods can attach.
-    #[must_use]
     pub fn volumes(&self) -> i64 {
         let image_devices = self.ami_family.devices().iter().map(|(name, _)| *name);
         let declared_devices =

@@ -48,7 +48,6 @@ pub struct RegionPrices {
 }
 
 /// Returns whether `text` is a version of a list. It becomes a part of a URL.
-#[must_use]
 pub fn is_price_list_version(text: &str) -> bool {
     (1..=VERSION_LENGTH_MAX).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit())
 }

@@ -30,7 +30,6 @@ pub enum Recipe {
 
 impl Recipe {
     /// Returns the name of the renderer in `fleetwright.yaml`.
-    #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Kustomize(_) => "kustomize",

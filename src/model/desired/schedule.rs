@@ -59,7 +59,6 @@ struct Fields {
 
 impl Schedule {
     /// Parses a schedule in UTC. Returns `None` if `text` is not a valid expression.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Some(Self { text: text.to_owned(), rule: parse_rule(text)?, zone: TimeZone::UTC })
     }
@@ -71,27 +70,23 @@ impl Schedule {
     }
 
     /// Returns the expression as written.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
     /// Returns true for an interval (`@every`). Its phase is unknown, because it starts with its
     /// controller.
-    #[must_use]
     pub fn is_interval(&self) -> bool {
         matches!(self.rule, Rule::Every(_))
     }
 
     /// Returns the time zone.
-    #[must_use]
     pub fn zone(&self) -> &TimeZone {
         &self.zone
     }
 
     /// Returns the first due time after `moment`; `None` if no time within eight years is due. An
     /// interval is assumed to start at `moment`.
-    #[must_use]
     pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         match &self.rule {
             Rule::Never => None,
@@ -102,7 +97,6 @@ impl Schedule {
 
     /// Returns the number of due times after `from` and up to `to` (inclusive), at most `most`. For
     /// an interval with an unknown start, the result is an upper bound.
-    #[must_use]
     pub fn max_count_between(&self, from: Timestamp, to: Timestamp, most: usize) -> usize {
         let Rule::Every(interval) = self.rule else {
             return self.times_between(from, to, most).len();
@@ -113,7 +107,6 @@ impl Schedule {
     }
 
     /// Returns the due times after `from` and up to `to` (inclusive), at most `most` of them.
-    #[must_use]
     pub fn times_between(&self, from: Timestamp, to: Timestamp, most: usize) -> Vec<Timestamp> {
         let next = |moment: &Timestamp| self.next_after(*moment);
         let times = std::iter::successors(self.next_after(from), next);

@@ -27,7 +27,6 @@ pub const FLEET_FILE: &str = "fleetwright.yaml";
 const SETTINGS_FILES: [&str; 4] = [FLEET_FILE, LEARNED_FILE, PRICE_FILE, SOURCE_LOCK_FILE];
 
 /// Returns whether the file at `path` of a tree belongs to the settings.
-#[must_use]
 pub fn is_settings_file(path: &str) -> bool {
     SETTINGS_FILES.contains(&path)
 }
@@ -94,7 +93,6 @@ pub struct Fleet {
 
 impl Fleet {
     /// Returns the cluster name, if the settings declare it.
-    #[must_use]
     pub fn configured_cluster(&self) -> Option<&str> {
         let name = self.cluster.name.as_str();
         Some(name).filter(|_| self.origin.is_some() && name != DEFAULT_CLUSTER)
@@ -206,7 +204,6 @@ pub enum Renderer {
 
 impl Renderer {
     /// Returns the name of the renderer in `fleetwright.yaml`.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Kustomize => "kustomize",

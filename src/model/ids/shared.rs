@@ -17,13 +17,11 @@ pub struct Shared<K, V>(Arc<BTreeMap<K, V>>);
 
 impl<K, V> Shared<K, V> {
     /// Returns an empty map.
-    #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(BTreeMap::new()))
     }
 
     /// Returns true if the map is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -73,7 +73,6 @@ pub struct Quotas {
 
 impl QuotaClass {
     /// Returns the class of an instance type; `None` for an unknown family.
-    #[must_use]
     pub fn from_instance_type(kind: &InstanceTypeName) -> Option<Self> {
         let name = kind.as_str();
         let family = name.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default();
@@ -93,7 +92,6 @@ impl QuotaClass {
     }
 
     /// Returns the name of the class in Service Quotas.
-    #[must_use]
     pub fn service_quotas_name(self) -> &'static str {
         match self {
             Self::Standard => "Standard (A, C, D, H, I, M, R, T, Z)",
@@ -112,7 +110,6 @@ impl QuotaClass {
 
 impl Quotas {
     /// Returns a quota in vCPUs; `None` if unknown. Reserved capacity counts as on-demand.
-    #[must_use]
     pub fn get(&self, (capacity_type, class): Quota) -> Option<i64> {
         match capacity_type {
             CapacityType::OnDemand | CapacityType::Reserved => self.on_demand.get(&class).copied(),
@@ -140,7 +137,6 @@ impl Quotas {
     }
 
     /// Returns the Service Quotas code, which requests for an increase refer to.
-    #[must_use]
     pub fn code((capacity_type, class): Quota) -> Option<&'static str> {
         let capacity_type = match capacity_type {
             CapacityType::OnDemand | CapacityType::Reserved => CapacityType::OnDemand,

@@ -31,7 +31,6 @@ pub struct Exclusion {
 
 impl Exclusion {
     /// Returns true if the exclusion applies to this offering at time `at`.
-    #[must_use]
     pub fn covers(
         &self,
         at: Timestamp,
@@ -82,7 +81,6 @@ pub struct Reservation {
 
 impl Reservation {
     /// Returns true if instances can be launched into the reservation at time `at`.
-    #[must_use]
     pub fn is_open(&self, at: Timestamp) -> bool {
         self.state == ReservationState::Active && self.ends_at.is_none_or(|end| at < end)
     }
@@ -112,7 +110,6 @@ pub enum ReservationKind {
 
 impl ReservationKind {
     /// Returns the value of the label `karpenter.k8s.aws/capacity-reservation-type`.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Default => "default",

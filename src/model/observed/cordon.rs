@@ -24,7 +24,6 @@ pub enum CordonReason {
 
 impl CordonReason {
     /// Returns the value of the annotation.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Drain => "drain",
@@ -62,7 +61,6 @@ pub struct CordonState {
 
 impl Node {
     /// Returns the current cordon state.
-    #[must_use]
     pub fn cordon_state(&self) -> CordonState {
         let annotation = self.annotations.get(CORDONED_ANNOTATION).cloned();
         CordonState { uid: self.uid.clone(), unschedulable: self.unschedulable, annotation }
@@ -70,7 +68,6 @@ impl Node {
 
     /// Returns the reason of a cordon by Fleetwright; `None` without the annotation. An unknown
     /// value, from another version, counts as [`CordonReason::Interruption`].
-    #[must_use]
     pub fn cordon_reason(&self) -> Option<CordonReason> {
         let annotation = self.annotations.get(CORDONED_ANNOTATION)?;
         let is_drain = annotation == CordonReason::Drain.as_str();
@@ -78,7 +75,6 @@ impl Node {
     }
 
     /// Returns the time at which the termination grace period of a drain by Fleetwright began.
-    #[must_use]
     pub fn grace_period_began_at(&self) -> Option<Timestamp> {
         if !self.unschedulable || self.cordon_reason() != Some(CordonReason::Drain) {
             return None;

@@ -32,7 +32,6 @@ pub enum Disagreement {
 
 impl Disagreement {
     /// Returns the event at the time `since` of a difference.
-    #[must_use]
     pub fn event(self) -> &'static str {
         match self {
             Self::InstanceWithoutNode | Self::MemberWithoutNode => "launched",
@@ -44,7 +43,6 @@ impl Disagreement {
     }
 
     /// Returns a short human-readable description.
-    #[must_use]
     pub fn description(self) -> &'static str {
         match self {
             Self::InstanceWithoutNode => "instance without a node",
@@ -79,7 +77,6 @@ pub struct Difference {
 impl Observed {
     /// Returns the differences between sources. They are meaningful only if every source was read
     /// completely; see [`Observed::is_complete`].
-    #[must_use]
     pub fn differences(&self) -> Vec<Difference> {
         let mut nodes: BTreeSet<&InstanceId> = BTreeSet::new();
         let stale = self.stale_nodes();

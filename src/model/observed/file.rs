@@ -39,7 +39,6 @@ pub enum WorldError {
 ///
 /// # Panics
 /// Never, because all maps in a template have text keys.
-#[must_use]
 pub fn template_key(template: &PodTemplate) -> String {
     let json = serde_json::to_vec(template).expect("a template has text keys only");
     let start = Sha256::digest(json).iter().take(KEY_BYTES).fold(0, |n, b| n << 8 | u64::from(*b));
@@ -68,7 +67,6 @@ pub fn read_world(bytes: &[u8]) -> Result<Observed, WorldError> {
 ///
 /// # Panics
 /// Never, because all maps in the state have text keys.
-#[must_use]
 pub fn write_world(world: &Observed) -> Vec<u8> {
     let mut world = world.clone();
     world.canonicalize();

@@ -39,7 +39,6 @@ impl NodeFault {
     ];
 
     /// Returns the type of the node condition.
-    #[must_use]
     pub const fn condition(self) -> &'static str {
         match self {
             Self::AcceleratedHardware => "AcceleratedHardwareReady",
@@ -51,7 +50,6 @@ impl NodeFault {
     }
 
     /// Returns the repair reason in counters and messages.
-    #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
             Self::AcceleratedHardware => "accelerated-hardware-not-ready",
@@ -64,7 +62,6 @@ impl NodeFault {
 
     /// Returns the toleration duration of Karpenter's node repair. It is shorter for accelerators,
     /// because they do not recover by themselves.
-    #[must_use]
     pub const fn toleration_duration(self) -> SignedDuration {
         match self {
             Self::AcceleratedHardware => SignedDuration::from_mins(10),

@@ -40,14 +40,12 @@ impl Observed {
 
 impl Pod {
     /// Returns true for a pod that belongs to its node: a mirror pod, or a pod of a `DaemonSet`.
-    #[must_use]
     pub fn is_node_bound(&self) -> bool {
         let owner = self.owner.as_ref().map(|owner| owner.kind);
         self.mirror || owner == Some(WorkloadKind::DaemonSet)
     }
 
     /// Returns true if a drain must evict the pod or await its termination.
-    #[must_use]
     pub fn needs_eviction(&self) -> bool {
         (self.terminating || self.is_active()) && !self.is_node_bound()
     }

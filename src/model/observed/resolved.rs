@@ -70,7 +70,6 @@ pub enum NodeClassField {
 
 impl NodeClassField {
     /// Returns the human-readable name of the field.
-    #[must_use]
     pub fn words(self) -> &'static str {
         match self {
             Self::Image => "image",
@@ -82,13 +81,11 @@ impl NodeClassField {
 
 impl Resolved {
     /// Returns true if there are neither resolved nor unresolved terms.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
     /// Returns true if both are equal, ignoring the resolution time.
-    #[must_use]
     pub fn has_same_content(&self, other: &Self) -> bool {
         let Self { images, subnets, security_groups, resolved_at: _, unread } = self;
         *images == other.images
@@ -98,7 +95,6 @@ impl Resolved {
     }
 
     /// Returns the image of an image term for `hardware`; `None` if unknown.
-    #[must_use]
     pub fn image(&self, words: &str, hardware: Hardware) -> Option<&ImageId> {
         let choices = self.images.get(words)?;
         choices.iter().find(|choice| choice.hardware == hardware).map(|choice| &choice.id)
@@ -122,7 +118,6 @@ pub struct LaunchedWith {
 
 impl LaunchedWith {
     /// Returns true if all values are unknown.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -180,7 +175,6 @@ impl Hardware {
     ];
 
     /// Returns the hardware from the labels of an instance type or node.
-    #[must_use]
     pub fn from_labels(labels: &BTreeMap<LabelKey, LabelValue>) -> Self {
         let has = |key: &str| labels.contains_key(key);
         let arch = match labels.get("kubernetes.io/arch").map(LabelValue::as_str) {

@@ -34,7 +34,6 @@ pub struct Scaling {
 
 impl Scaling {
     /// Returns true if every status is unknown.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -39,7 +39,6 @@ impl UntaggedNode {
     ///
     /// No command to restore them is written: a kubelet may name any instance as its own, and an
     /// instance with our tags may be terminated.
-    #[must_use]
     pub fn lost_tags(&self) -> String {
         self.lost.join(", ")
     }
@@ -48,7 +47,6 @@ impl UntaggedNode {
 impl Node {
     /// Returns true if the node carries our label, or is cordoned by us. EC2 is then asked about its
     /// instance by ID.
-    #[must_use]
     pub fn has_our_marks(&self) -> bool {
         self.labels.contains_key(KEY_LABEL) || self.cordon_reason().is_some()
     }
@@ -56,7 +54,6 @@ impl Node {
 
 impl Observed {
     /// Returns the instances of nodes with our marks that are not listed.
-    #[must_use]
     pub fn unlisted_instances(&self) -> BTreeSet<InstanceId> {
         let marked = self.nodes.values().filter(|node| node.has_our_marks());
         let ids = marked.filter_map(|node| node.instance.as_ref());
@@ -65,14 +62,12 @@ impl Observed {
 
     /// Returns true if the instance may run although EC2 does not list it: its node is Ready, or EC2
     /// was not asked about it by ID.
-    #[must_use]
     pub fn may_run_unlisted(&self, id: &InstanceId) -> bool {
         let node = self.node_for_instance(id).filter(|_| !self.instances.contains_key(id));
         node.is_some_and(|node| node.ready || !node.has_our_marks())
     }
 
     /// Returns the nodes with our label whose running instances lost tags of ours.
-    #[must_use]
     pub fn untagged_nodes(&self) -> BTreeMap<&NodeName, UntaggedNode> {
         let cluster = self.cluster.name.as_str();
         let untagged = self.labeled_nodes().filter_map(|(node, key_label)| {
@@ -85,7 +80,6 @@ impl Observed {
 
     /// Returns the nodes with our label whose instances EC2 does not know, or knows as those of
     /// another cluster, each with the reason.
-    #[must_use]
     pub fn contradicted_nodes(&self) -> BTreeMap<&NodeName, String> {
         let contradicted = self.labeled_nodes().filter_map(|(node, _)| {
             let id = node.instance.as_ref()?;
@@ -109,7 +103,6 @@ impl Observed {
     }
 
     /// Returns true if EC2 lists the instance of a Ready node with our label as ours.
-    #[must_use]
     pub fn has_tagged_node(&self) -> bool {
         let is_tagged = |node: &Node| {
             let instance = node.instance.as_ref().and_then(|id| self.instances.get(id));

@@ -98,7 +98,6 @@ const INSTANCE_LABELS: [&str; 22] = [
 
 /// Returns true for a well-known key. Nodes have such labels even if their pool does not declare
 /// them.
-#[must_use]
 pub fn is_well_known(key: &str) -> bool {
     WELL_KNOWN.contains(&key)
         || key
@@ -107,7 +106,6 @@ pub fn is_well_known(key: &str) -> bool {
 }
 
 /// Returns the well-known keys of the same domain that are most similar to the unknown `key`.
-#[must_use]
 pub fn similar_keys(key: &str) -> Vec<String> {
     if let Some(rest) = key.strip_prefix(key::INSTANCE_PREFIX) {
         let near = nearest(rest, INSTANCE_LABELS);
@@ -122,7 +120,6 @@ pub fn similar_keys(key: &str) -> Vec<String> {
 }
 
 /// Returns all possible values of `key`, if the set is closed.
-#[must_use]
 pub fn known_values(key: &str) -> Option<&'static [&'static str]> {
     match key {
         key::CAPACITY_TYPE => Some(&["on-demand", "spot", "reserved"]),
@@ -135,7 +132,6 @@ pub fn known_values(key: &str) -> Option<&'static [&'static str]> {
 ///
 /// Restricted keys are the host name, which is unknown before launch, and keys in Karpenter's
 /// domains that are not well-known. Source: karpenter core, `pkg/apis/v1/labels.go`.
-#[must_use]
 pub fn is_restricted(key: &str) -> bool {
     if is_well_known(key) {
         return false;
@@ -146,7 +142,6 @@ pub fn is_restricted(key: &str) -> bool {
 }
 
 /// Returns the current name of a deprecated key; other keys are unchanged.
-#[must_use]
 pub fn normalize_key(key: &str) -> &str {
     match key {
         "failure-domain.beta.kubernetes.io/zone" | "topology.ebs.csi.aws.com/zone" => key::ZONE,

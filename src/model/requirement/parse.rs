@@ -29,7 +29,6 @@ pub struct ParseRequirementsError {
 
 impl ParseRequirementsError {
     /// Returns the accepted forms.
-    #[must_use]
     pub fn hint(&self) -> &'static str {
         "write KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY>4, KEY, or !KEY"
     }

@@ -43,7 +43,6 @@ impl Operator {
     ];
 
     /// Returns the operator with this name in manifests.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, operator)| *operator)
     }
@@ -162,7 +161,6 @@ fn integer(value: &str) -> Option<i64> {
 
 impl ValueSet {
     /// Returns the set of all values.
-    #[must_use]
     pub fn all() -> Self {
         Self {
             integers: Intervals::all(),
@@ -171,7 +169,6 @@ impl ValueSet {
     }
 
     /// Returns the empty set.
-    #[must_use]
     pub fn none() -> Self {
         Self::all().complement()
     }
@@ -191,7 +188,6 @@ impl ValueSet {
     }
 
     /// Returns the integers from `start` to `end` (inclusive); the empty set if `start > end`.
-    #[must_use]
     pub fn between(start: i64, end: i64) -> Self {
         let integers = if start <= end { vec![(start, end)] } else { Vec::new() };
         Self { integers: Intervals(integers), ..Self::none() }
@@ -217,7 +213,6 @@ impl ValueSet {
     }
 
     /// Returns true if the set contains `value`.
-    #[must_use]
     pub fn contains(&self, value: &LabelValue) -> bool {
         match integer(value.as_str()) {
             Some(n) => self.integers.contains(n),
@@ -226,14 +221,12 @@ impl ValueSet {
     }
 
     /// Returns true if the set is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.integers.0.is_empty() && !self.texts.complement && self.texts.listed.is_empty()
     }
 
     /// Returns a deterministic value of the set, or `None` if it is empty. Preference: the first
     /// listed text, the smallest non-negative integer, another integer, a generated text.
-    #[must_use]
     pub fn any(&self) -> Option<LabelValue> {
         let first = self.texts.listed.first();
         if let Some(first) = first.filter(|_| !self.texts.complement) {
@@ -253,7 +246,6 @@ impl ValueSet {
     }
 
     /// Returns all values if the set is finite and has at most `limit` integers.
-    #[must_use]
     pub fn finite(&self, limit: u64) -> Option<Vec<LabelValue>> {
         if self.texts.complement || self.integers.count() > limit {
             return None;
@@ -314,25 +306,21 @@ impl LabelSet {
     }
 
     /// Returns the set of the state "present with this value".
-    #[must_use]
     pub fn one(value: &LabelValue) -> Self {
         Self::present(ValueSet::from_values([value.as_str()]))
     }
 
     /// Returns the set of the states "present with one of these values".
-    #[must_use]
     pub fn present(values: ValueSet) -> Self {
         Self { absent: false, values }
     }
 
     /// Returns the set of the state "absent".
-    #[must_use]
     pub fn absent() -> Self {
         Self { absent: true, values: ValueSet::none() }
     }
 
     /// Returns the set of all states.
-    #[must_use]
     pub fn all() -> Self {
         Self { absent: true, values: ValueSet::all() }
     }
@@ -356,31 +344,26 @@ impl LabelSet {
     }
 
     /// Returns true if `self` is a subset of `other`.
-    #[must_use]
     pub fn is_subset(&self, other: &Self) -> bool {
         &self.intersect(other) == self
     }
 
     /// Returns true if the set permits no state.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.absent && self.values.is_empty()
     }
 
     /// Returns true if the label may be absent.
-    #[must_use]
     pub fn allows_absence(&self) -> bool {
         self.absent
     }
 
     /// Returns the permitted values of a present label.
-    #[must_use]
     pub fn values(&self) -> &ValueSet {
         &self.values
     }
 
     /// Returns true if the set contains the state; `None` is the state "absent".
-    #[must_use]
     pub fn contains(&self, state: Option<&LabelValue>) -> bool {
         state.map_or(self.absent, |value| self.values.contains(value))
     }

@@ -28,7 +28,6 @@ impl MicroUsd {
 
     /// Parses a price as AWS writes it, such as `0.0312000000`. Digits below a millionth are rounded
     /// up.
-    #[must_use]
     pub fn from_price_list(text: &str) -> Option<Self> {
         let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
         let (millionth_digits, cut) = rest.split_at_checked(6).unwrap_or((rest, ""));
@@ -58,7 +57,6 @@ impl MicroUsd {
 
     /// Returns the amount rounded to `decimals` (at most six) digits, with halves rounded away from
     /// zero.
-    #[must_use]
     pub fn rounded(self, decimals: u32) -> String {
         let unit = 10_i64.pow(6 - decimals.min(6));
         let rounded = (self.0.abs() + unit / 2) / unit;

@@ -41,25 +41,21 @@ pub struct QuantityError {
 
 impl Quantity {
     /// Returns a quantity of `units` whole units.
-    #[must_use]
     pub fn from_units(units: i64) -> Self {
         Self { nanos: i128::from(units) * NANOS }
     }
 
     /// Returns the amount in whole units, rounded up (towards +∞).
-    #[must_use]
     pub fn ceil_units(self) -> i64 {
         saturate(div_ceil(self.nanos, NANOS))
     }
 
     /// Returns the amount in thousandths, rounded up (towards +∞).
-    #[must_use]
     pub fn ceil_milli(self) -> i64 {
         saturate(div_ceil(self.nanos, NANOS / 1000))
     }
 
     /// Returns true if the amount is negative.
-    #[must_use]
     pub fn is_negative(self) -> bool {
         self.nanos < 0
     }

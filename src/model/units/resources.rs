@@ -29,7 +29,6 @@ pub struct Bytes(pub i64);
 
 impl MilliCpu {
     /// Converts an amount in cores, rounded up to a thousandth.
-    #[must_use]
     pub fn from_quantity(quantity: Quantity) -> Self {
         Self(quantity.ceil_milli())
     }
@@ -48,19 +47,16 @@ impl Bytes {
     pub const GIB: i64 = 1 << 30;
 
     /// Returns `mib` mebibytes.
-    #[must_use]
     pub const fn mib(mib: i64) -> Self {
         Self(mib.saturating_mul(Self::MIB))
     }
 
     /// Returns `gib` gibibytes.
-    #[must_use]
     pub const fn gib(gib: i64) -> Self {
         Self(gib.saturating_mul(Self::GIB))
     }
 
     /// Converts an amount in bytes, rounded up to a whole byte.
-    #[must_use]
     pub fn from_quantity(quantity: Quantity) -> Self {
         Self(quantity.ceil_units())
     }
@@ -156,7 +152,6 @@ impl Resources {
     ///
     /// A resource without a request always fits, even if `free` is negative, as in the
     /// `NodeResourcesFit` plugin of kube-scheduler.
-    #[must_use]
     pub fn fits(&self, free: &Self) -> bool {
         let part = |requested: i64, free: i64| requested <= 0 || requested <= free;
         part(self.cpu.0, free.cpu.0)
@@ -167,7 +162,6 @@ impl Resources {
     }
 
     /// Returns the number of times that `self` fits into `free`, at most `limit`.
-    #[must_use]
     pub fn copies_in(&self, free: &Self, limit: i64) -> i64 {
         let part = |requested: i64, free: i64| {
             if requested <= 0 { limit } else { free.max(0) / requested }
@@ -185,13 +179,11 @@ impl Resources {
     }
 
     /// Returns the amount of an extended resource; zero if absent.
-    #[must_use]
     pub fn extended(&self, name: &ResourceName) -> i64 {
         self.extended.get(name).copied().unwrap_or(0)
     }
 
     /// Returns the names of the resources for which `self` exceeds `free`, in a fixed order.
-    #[must_use]
     pub fn exceeding(&self, free: &Self) -> Vec<String> {
         let over = |requested: i64, free: i64| requested > 0 && requested > free;
         let mut names = Vec::new();

@@ -50,7 +50,6 @@ pub struct Comparison {
 
 impl Comparison {
     /// Returns a key that identifies a problem independently of its place in the file.
-    #[must_use]
     pub fn problem_key(diagnostic: &Diagnostic) -> String {
         format!("{}: {}", diagnostic.object, diagnostic.message)
     }
@@ -148,7 +147,6 @@ pub struct Base {
 
 impl Base {
     /// Returns sources outside of a repository, without renderers and policies.
-    #[must_use]
     pub fn new(
         path: impl Into<String>,
         tree: impl Into<String>,
@@ -201,7 +199,6 @@ pub struct BaseWorld {
 
 impl BaseWorld {
     /// Returns the observation of the world `name`.
-    #[must_use]
     pub fn new(name: impl Into<String>, observed: &Observed) -> Self {
         Self {
             name: name.into(),

@@ -106,7 +106,6 @@ pub struct CostBreakdown {
 
 impl CostBreakdown {
     /// Returns whether the breakdown is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -74,7 +74,6 @@ pub struct ExplainRow {
 
 impl ExplainRow {
     /// Returns the reason of a row without prices and pods.
-    #[must_use]
     pub fn new(address: Address, reason: Reason) -> Self {
         Self {
             address,

@@ -19,7 +19,6 @@ macro_rules! define_words {
 
         impl $name {
             /// Returns the word of the format.
-            #[must_use]
             pub fn as_str(&self) -> &str {
                 match self {
                     $(Self::$variant => $word,)+
@@ -127,7 +126,6 @@ define_words! {
 
 impl CheckStatus {
     /// Returns whether the check prevents an apply.
-    #[must_use]
     pub fn is_denial(&self) -> bool {
         matches!(self, Self::Fail | Self::Error)
     }

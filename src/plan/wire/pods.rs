@@ -56,7 +56,6 @@ pub struct PodTotals {
 
 impl PodTotals {
     /// Returns the number of pods that no node of the plan has room for.
-    #[must_use]
     pub fn without_node(&self) -> u32 {
         self.unschedulable.saturating_add(self.served_by_cluster_autoscaler)
     }

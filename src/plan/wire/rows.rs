@@ -43,7 +43,6 @@ pub struct ResourceChange {
 
 impl ResourceChange {
     /// Returns the pool of the row, or its name if it has no pool.
-    #[must_use]
     pub fn pool(&self) -> PoolName {
         let side = self.change.after.as_ref().or(self.change.before.as_ref());
         let pool = side.and_then(|side| side.pool.clone());
@@ -67,7 +66,6 @@ pub enum ResourceKind {
 
 impl ResourceKind {
     /// Returns the type as it appears in addresses.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ec2Instance => "ec2_instance",
@@ -174,14 +172,12 @@ pub struct NodeState {
 
 impl NodeState {
     /// Returns the node name: the instance id while no node has joined.
-    #[must_use]
     pub fn name_or_instance_id(&self) -> Option<NodeName> {
         let of_instance = || self.instance_id.as_ref().map(|id| NodeName::from(id.as_str()));
         self.node.clone().or_else(of_instance)
     }
 
     /// Returns a state without properties, for a resource that is not a node.
-    #[must_use]
     pub(crate) fn empty() -> Self {
         Self {
             pool: None,

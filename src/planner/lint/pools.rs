@@ -9,7 +9,6 @@ use crate::solver::EXPORT_POOLS;
 /// Returns a warning if pods need nodes, and nothing declares where they come from.
 ///
 /// Terraform often creates the pools, so that they exist in the cluster alone.
-#[must_use]
 pub fn missing_pools(desired: &Desired, demand: &Demand) -> Option<Problem> {
     let Desired { pools, auto_mode_pools, node_groups, external_groups, .. } = desired;
     let is_declared = !pools.is_empty()

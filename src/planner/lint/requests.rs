@@ -11,7 +11,6 @@ use crate::model::units::ResourceName;
 /// Returns warnings for workloads with containers that declare no requests, or only limits.
 ///
 /// Only `validate` reports these warnings; plans omit them as noise.
-#[must_use]
 pub fn requests(desired: &Desired) -> Vec<Problem> {
     desired.workloads.values().flat_map(|workload| check_workload(workload, desired)).collect()
 }

@@ -26,7 +26,6 @@ pub struct ChartMark {
 }
 
 /// Renders a price over time, up to `until`. Empty with fewer than two points.
-#[must_use]
 pub fn step_chart(
     title: &str,
     points: &[(Timestamp, MicroUsd)],

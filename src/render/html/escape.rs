@@ -7,7 +7,6 @@ use sha2::{Digest as _, Sha256};
 use super::super::text_page::{escape, shorten};
 
 /// Returns `text` escaped for an element or a quoted attribute, at most `width` columns of it.
-#[must_use]
 pub fn text(text: &str, width: usize) -> String {
     let short = shorten(text, width);
     let mut safe = String::with_capacity(short.len() + 8);
@@ -35,7 +34,6 @@ pub(super) fn search_text<'a>(words: impl IntoIterator<Item = &'a str>) -> Strin
 }
 
 /// Returns the source expression that allows exactly `content` in a content security policy.
-#[must_use]
 pub fn hash_source(content: &str) -> String {
     format!("'sha256-{}'", STANDARD.encode(Sha256::digest(content.as_bytes())))
 }

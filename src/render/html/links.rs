@@ -18,7 +18,6 @@ struct GitHost {
 }
 
 /// Returns the first characters of a commit, linked if the web address of the repository is known.
-#[must_use]
 pub fn commit(repository: Option<&str>, commit: &str) -> String {
     let short = text(&commit.chars().take(COMMIT_SHOWN).collect::<String>(), COMMIT_SHOWN * 2);
     let code = format!("<code>{short}</code>");
@@ -33,7 +32,6 @@ pub fn commit(repository: Option<&str>, commit: &str) -> String {
 }
 
 /// Returns the number of a pull request, linked if the web address of the repository is known.
-#[must_use]
 pub(super) fn pull_request(repository: Option<&str>, number: u64) -> String {
     match repository.and_then(web_page) {
         Some((page, host)) => {

@@ -76,13 +76,11 @@ pub struct PageVerdict {
 
 impl PageVerdict {
     /// Returns a verdict.
-    #[must_use]
     pub fn new(tone: VerdictTone, title: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { tone, title: title.into(), detail: detail.into() }
     }
 
     /// Renders the verdict. A screen reader announces its changes.
-    #[must_use]
     pub fn html(&self) -> String {
         let detail = match self.detail.as_str() {
             "" => String::new(),
@@ -99,7 +97,6 @@ impl PageVerdict {
 }
 
 /// Returns the verdict of a plan that no controller applies.
-#[must_use]
 pub fn plan_verdict(plan: &Plan) -> PageVerdict {
     let changes = changes_text(plan);
     problem_verdict(plan, &changes).unwrap_or_else(|| {
@@ -127,7 +124,6 @@ pub fn plan_verdict(plan: &Plan) -> PageVerdict {
 
 /// Returns the verdict of a plan without changes. `title` and `detail` are for a plan that covers
 /// the whole fleet.
-#[must_use]
 pub fn no_changes(plan: &Plan, title: &str, detail: &str) -> PageVerdict {
     if plan.complete {
         return PageVerdict::new(VerdictTone::InSync, title, detail);
@@ -168,7 +164,6 @@ fn partial_source(plan: &Plan) -> Option<&str> {
 }
 
 /// Returns why an errored plan is not applied, as one sentence; outside text is not escaped yet.
-#[must_use]
 pub fn errored_text(plan: &Plan) -> Option<String> {
     Some(match ErrorCause::of(plan)? {
         ErrorCause::Rules => {
@@ -202,7 +197,6 @@ fn errored_verdict(plan: &Plan) -> Option<PageVerdict> {
 }
 
 /// Returns the verdict of a plan that is blocked, incomplete or leaves pods without a node.
-#[must_use]
 pub fn problem_verdict(plan: &Plan, changes: &str) -> Option<PageVerdict> {
     let detail = match (is_preview(plan), has_changes(plan)) {
         (true, _) => format!("Preview from an empty cluster; the plan {changes}."),
@@ -246,14 +240,12 @@ fn is_preview(plan: &Plan) -> bool {
 }
 
 /// Returns true if the plan changes anything.
-#[must_use]
 pub fn has_changes(plan: &Plan) -> bool {
     let summary = &plan.summary;
     summary.add + summary.change + summary.destroy > 0
 }
 
 /// Returns the changes of a plan as a predicate, such as `launches 2 nodes and removes 1`.
-#[must_use]
 pub fn changes_text(plan: &Plan) -> String {
     let nodes = plan.summary.nodes;
     let mut parts = Vec::new();
@@ -287,7 +279,6 @@ fn not_counted_text(plan: &Plan) -> Option<String> {
 }
 
 /// Renders the totals of a plan: nodes, capacity, pods and cost.
-#[must_use]
 pub fn totals(plan: &Plan) -> String {
     let capacity = &plan.capacity;
     let (nodes, pods, cost) = (&plan.summary.nodes, &capacity.pods, &capacity.cost);
@@ -319,7 +310,6 @@ fn whole_gib(bytes: i64) -> String {
 }
 
 /// Renders totals: each a value with its name.
-#[must_use]
 pub fn total_list(items: &[(&str, String)]) -> String {
     let mut html = "<ul class=\"totals\">\n".to_owned();
     for (name, value) in items {
@@ -335,7 +325,6 @@ fn arrow(before: &str, after: &str) -> String {
 }
 
 /// Returns where the plan comes from: names and escaped HTML. Ages refer to `now`, if it is known.
-#[must_use]
 pub fn plan_facts(plan: &Plan, now: Option<Timestamp>) -> Vec<(&'static str, String)> {
     let capacity = &plan.capacity;
     let base = &capacity.base;
@@ -372,7 +361,6 @@ pub fn plan_facts(plan: &Plan, now: Option<Timestamp>) -> Vec<(&'static str, Str
 }
 
 /// Returns author and pull request of a commit: names and escaped HTML.
-#[must_use]
 pub fn origin_facts(
     repository: Option<&str>,
     origin: Option<&CommitOrigin>,
@@ -385,7 +373,6 @@ pub fn origin_facts(
 }
 
 /// Renders facts: names and escaped HTML.
-#[must_use]
 pub fn fact_list(facts: &[(&str, String)]) -> String {
     let mut html = "<dl class=\"facts\">\n".to_owned();
     for (name, value) in facts {

@@ -10,7 +10,6 @@ use crate::render::text_page::{escape, shorten};
 /// Markdown punctuation becomes an entity. GitHub decodes entities before it looks for people and
 /// issues, so an invisible empty comment follows `@` and `#`. The same protects the dot of a web
 /// server name.
-#[must_use]
 pub fn prose(text: &str, width: usize) -> String {
     let short = shorten(text, width);
     let mut safe = String::with_capacity(short.len() + 16);
@@ -41,7 +40,6 @@ pub fn prose(text: &str, width: usize) -> String {
 ///
 /// Markdown, HTML, people and issues have no meaning in a code span. Only the fence and the table
 /// border need care.
-#[must_use]
 pub fn code(text: &str, width: usize) -> String {
     let short = shorten(text, width);
     let safe = escape(&short).replace('|', "\\|");

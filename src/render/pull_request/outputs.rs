@@ -5,7 +5,6 @@ use crate::plan::wire::Summary;
 use crate::render::is_errored_by_rules;
 
 /// Returns the outputs of a plan; every value is a number, a word or a hash on one line.
-#[must_use]
 pub fn outputs(plan: &Plan) -> String {
     let Summary { add, change, destroy, blocked, destructive, .. } = plan.summary;
     let capacity = &plan.capacity;

@@ -46,13 +46,11 @@ pub struct StreamLine {
 
 impl StreamLine {
     /// Returns a line.
-    #[must_use]
     pub fn new(level: StreamLevel, text: String, at: Timestamp, message: StreamMessage) -> Self {
         Self { level, text, module: MODULE.to_owned(), at, message }
     }
 
     /// Returns the line as JSON, with its line feed.
-    #[must_use]
     pub fn to_json_line(&self) -> String {
         // All numbers are integers and all keys are text, so this cannot fail.
         let json = serde_json::to_value(self).map(|value| value.to_string()).unwrap_or_default();
@@ -219,7 +217,6 @@ pub struct StreamResource {
 
 impl StreamResource {
     /// Returns the resource of a row.
-    #[must_use]
     pub fn from_row(row: &ResourceChange) -> Self {
         Self {
             addr: row.address.clone(),
@@ -302,7 +299,6 @@ pub enum StreamOperation {
 }
 
 /// Returns the JSON Schema (2020-12) of one line, canonical, as `plans/stream.schema.json` holds it.
-#[must_use]
 pub fn stream_schema() -> String {
     let mut schema =
         SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<StreamLine>();

@@ -26,7 +26,6 @@ pub enum MetricKind {
 
 impl MetricKind {
     /// Returns the type as the text format spells it.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Gauge => "gauge",

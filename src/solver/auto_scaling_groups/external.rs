@@ -49,7 +49,6 @@ const NODE_DOMAINS: [&str; 6] = [
 
 /// Returns the desired state with a pool for each external group that the settings name. Returns
 /// `None` if there is no such group.
-#[must_use]
 pub fn with_external_groups(desired: &Desired, observed: &Observed) -> Option<Desired> {
     let found: Vec<_> = desired
         .external_groups
@@ -92,7 +91,6 @@ pub(super) fn add_observed_group(
 }
 
 /// Returns warnings about groups that the settings name and no file describes.
-#[must_use]
 pub fn external_group_problems(desired: &Desired, observed: &Observed) -> Vec<Problem> {
     let warning = |origin: &Origin, message, hint: &str| {
         Problem::warning(origin.clone(), "Fleet", message).hint(hint)

@@ -35,7 +35,6 @@ pub enum CommitmentKind {
 
 impl CommitmentKind {
     /// Returns the name of the kind in plans.
-    #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::SavingsPlan { .. } => "savings-plan",
@@ -46,7 +45,6 @@ impl CommitmentKind {
 
 impl PricingCommitment {
     /// Returns the hourly cost, which is independent of usage.
-    #[must_use]
     pub fn hourly(&self) -> MicroUsd {
         match &self.kind {
             CommitmentKind::SavingsPlan { hourly, .. } => *hourly,

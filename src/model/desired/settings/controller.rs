@@ -26,7 +26,6 @@ impl Mode {
         [("observe", Self::Observe), ("additive", Self::Additive), ("full", Self::Full)];
 
     /// Returns the name of the mode in settings.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Observe => "observe",
@@ -87,7 +86,6 @@ impl RateLimit {
 
     /// Returns the limit for a fleet of `nodes` nodes, in instances. Shares are rounded up, as
     /// Karpenter rounds the budgets of a NodePool.
-    #[must_use]
     pub fn limit_for(&self, nodes: u32) -> u32 {
         match self.limit {
             CountOrShare::Count(count) => count,
@@ -141,26 +139,22 @@ pub struct ControllerSettings {
 
 impl ControllerSettings {
     /// Returns true if pending pods are nominated. A controller resolves the default at its start.
-    #[must_use]
     pub fn nominates_pods(&self) -> bool {
         self.steer == Some(true)
     }
 
     /// Returns true if a controller launches the nodes, and so can nominate pods before they open.
-    #[must_use]
     pub fn steers_by_default(&self) -> bool {
         self.applied_by == AppliedBy::Controller
     }
 
     /// Returns whether the settings ask for nominations; `None` if the version of kube-scheduler
     /// decides.
-    #[must_use]
     pub fn requested_nominations(&self) -> Option<bool> {
         self.steer.or((!self.steers_by_default()).then_some(false))
     }
 
     /// Returns true if the repository sets any of them, and so is planned for a controller.
-    #[must_use]
     pub fn is_declared(&self) -> bool {
         *self != Self::default()
     }

@@ -35,7 +35,6 @@ pub struct TrustedKey {
 
 impl TrustedKey {
     /// Returns the key of a public key in PEM, or in the base64 line within it.
-    #[must_use]
     pub fn from_pem(name: &str, text: &str) -> Option<Self> {
         let text = text.trim();
         let pem = if text.starts_with("-----") {
@@ -64,14 +63,12 @@ pub struct Window {
 
 impl ApplyConditions {
     /// Returns true if a plan may be applied at `now`.
-    #[must_use]
     pub fn is_open(&self, now: Timestamp) -> bool {
         self.windows.is_empty() || self.windows.iter().any(|window| window.contains(now))
     }
 
     /// Returns the transitions of the windows after `from` and before `to`; `true` means opening.
     /// Windows open and close at whole minutes.
-    #[must_use]
     pub fn window_transitions(&self, from: Timestamp, to: Timestamp) -> Vec<(Timestamp, bool)> {
         let (mut found, mut open) = (Vec::new(), self.is_open(from));
         let minutes = from.as_second().div_euclid(60) + 1..=to.as_second().div_euclid(60);
@@ -88,7 +85,6 @@ impl ApplyConditions {
     }
 
     /// Returns the time of the next opening, or `None` if a window is open now.
-    #[must_use]
     pub fn next_opening(&self, now: Timestamp) -> Option<Timestamp> {
         if self.is_open(now) {
             return None;
