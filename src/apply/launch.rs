@@ -292,6 +292,10 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             let observed = self.observe_complete().await;
             let (mut waiting, mut overdue, mut interrupted) = (Vec::new(), Vec::new(), Vec::new());
             let mut late = Vec::new();
+            if let Some(world) = &observed {
+                let is_ready = |item: &_| matches!(boot_state(item, world), BootState::Ready);
+                booting.extend(closed.take_changed(world, is_ready));
+            }
             for mut item in booting {
                 item.note_offering(observed.as_ref());
                 let state =
@@ -318,7 +322,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             }
             self.open_due(&mut closed, &waiting, observed.as_ref()).await;
             self.keep_instances(interrupted).await;
-            self.uncordon_late(late, observed.as_ref()).await;
+            waiting.extend(self.uncordon_late(late, observed.as_ref()).await);
             if !overdue.is_empty() {
                 waiting
                     .extend(self.terminate_launched(overdue, observed, "it was terminated").await);
@@ -332,19 +336,28 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Uncordons nodes that became Ready after their timeout.
-    async fn uncordon_late(&mut self, late: Vec<Booting<'_, '_>>, observed: Option<&Observed>) {
+    /// Uncordons nodes that became Ready after their timeout. Returns those that are still closed.
+    async fn uncordon_late<'w, 'p>(
+        &mut self,
+        late: Vec<Booting<'w, 'p>>,
+        observed: Option<&Observed>,
+    ) -> Vec<Booting<'w, 'p>> {
         let cordoned: Vec<_> =
             late.iter().map(|item| (item.work.address, &item.instance)).collect();
         let failures = self.uncordon_instances(&cordoned).await;
-        for item in &late {
+        let mut closed = Vec::new();
+        for item in late {
             match failures.get(&item.instance) {
-                None => self.ready(item, observed),
+                None if closed_node(&item, observed).is_some() => {
+                    closed.push(Booting { cordoned: false, ..item });
+                }
+                None => self.ready(&item, observed),
                 Some(problem) => {
-                    self.finish_abandoned(item, &format!("its node is still cordoned: {problem}"));
+                    self.finish_abandoned(&item, &format!("its node is still cordoned: {problem}"));
                 }
             }
         }
+        closed
     }
 
     pub(super) fn ready(&mut self, item: &Booting<'_, '_>, observed: Option<&Observed>) {

@@ -106,9 +106,9 @@ fn assigned_pods(
     for pod in pods {
         let earlier = pod.nominated.as_ref().or_else(|| accepted.get(&pod.uid));
         let nodes = free.get_mut(&workload_key(&pod.workload()));
-        let kept =
+        let preferred =
             nodes.into_iter().flatten().find(|(node, left)| earlier == Some(node) && *left > 0);
-        if let Some((node, left)) = kept {
+        if let Some((node, left)) = preferred {
             *left -= 1;
             assigned.push(PodNomination { pod: Arc::clone(pod), node: node.clone() });
         } else {

@@ -48,6 +48,23 @@ impl<'w, 'p> ClosedNodes<'w, 'p> {
         self.nodes.push(ClosedNode { item, node, waiting: None, tries: 0 });
     }
 
+    /// Takes out the launches whose node is no longer Ready and closed, or was replaced by another
+    /// node.
+    pub(super) fn take_changed(
+        &mut self,
+        observed: &Observed,
+        is_ready: impl Fn(&Booting<'w, 'p>) -> bool,
+    ) -> Vec<Booting<'w, 'p>> {
+        let is_same = |one: &ClosedNode<'w, 'p>| {
+            let node = closed_node(&one.item, Some(observed));
+            is_ready(&one.item) && node.is_some_and(|node| node.uid == one.node.uid)
+        };
+        let (same, changed): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.nodes).into_iter().partition(is_same);
+        self.nodes = same;
+        changed.into_iter().map(|one| one.item).collect()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -164,6 +181,14 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         observed: Option<&Observed>,
     ) -> (Vec<ClosedNode<'w, 'p>>, bool) {
         let now = self.now();
+        if observed.is_none() && self.nominates() {
+            // The pods are unknown, so that only the deadlines count.
+            let is_late =
+                |one: &ClosedNode<'_, '_>| one.waiting.is_some_and(|w| w.deadline() <= now);
+            let is_due =
+                nodes.iter().any(is_late) || (self.settings.is_interrupted() && !nodes.is_empty());
+            return (nodes, is_due);
+        }
         let pods = self.batch_pods(&nodes, observed);
         let mut is_due = (is_complete && !pods.are_missing) || self.settings.is_interrupted();
         for one in &mut nodes {

@@ -53,11 +53,24 @@ pub(super) fn check(kind: ObjectKind, root: &FieldMap<'_>) {
     check_version(root);
     let Some(metadata) = root.get("metadata") else { return };
     let Some(map) = metadata.map() else { return };
-    match (map.get("name"), map.get("generateName")) {
-        (Some(name), _) => check_name(&name, name_form(kind), ""),
+    let is_manual = || {
+        let spec = root.get("spec")?;
+        spec.map()?.get("manualSelector")?.boolean()
+    };
+    let form = match kind {
+        // The API server takes any name of a PodDisruptionBudget.
+        ObjectKind::DisruptionBudget => None,
+        // Their pods need not have the name of the Job as a label.
+        ObjectKind::Workload(WorkloadKind::Job) if is_manual() == Some(true) => {
+            Some(NameForm::Subdomain { max: SUBDOMAIN_MAX })
+        }
+        kind => Some(name_form(kind)),
+    };
+    match (map.get("name"), map.get("generateName"), form) {
+        (Some(name), _, Some(form)) => check_name(&name, form, ""),
         // The API server appends letters and digits.
-        (None, Some(prefix)) => check_name(&prefix, name_form(kind), "x"),
-        (None, None) => {}
+        (None, Some(prefix), Some(form)) => check_name(&prefix, form, "x"),
+        (None, None, Some(_)) | (_, _, None) => {}
     }
     let is_own = root.field.scope.namespaces.target.is_none();
     if kind.scope() == ObjectScope::Namespaced

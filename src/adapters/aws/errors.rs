@@ -64,6 +64,9 @@ const EXPIRED_CODES: [&str; 3] = ["ExpiredToken", "ExpiredTokenException", "Requ
 const UNKNOWN_KEY_CODES: [&str; 4] =
     ["AuthFailure", "InvalidClientTokenId", "OptInRequired", "UnrecognizedClientException"];
 
+/// Error codes for a call that the credentials may not make.
+const DENIED_CODES: [&str; 3] = ["AccessDenied", "AccessDeniedException", "UnauthorizedOperation"];
+
 const UNREACHABLE: &str = "AWS cannot be reached";
 
 impl AwsError {
@@ -81,6 +84,14 @@ impl AwsError {
                  spec.cluster.region, or enable {region} for the account: `aws account \
                  enable-region --region-name {region}`"
             );
+        }
+        if has_code(&DENIED_CODES) {
+            return "allow this call to the role; deploy/aws/plan.json has all permissions that a \
+                    plan needs"
+                .to_owned();
+        }
+        if matches!(self, Self::Missing(_)) {
+            return "wait until the EKS cluster is active, or correct spec.cluster".to_owned();
         }
         if has_code(&["ResourceNotFoundException"]) {
             return format!(

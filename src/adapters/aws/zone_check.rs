@@ -8,7 +8,7 @@ use super::client::Aws;
 use super::errors::port_error;
 use super::rate_limiter::ApiBucket;
 use crate::apply::ports::{PortError, Prerequisite};
-use crate::model::desired::{Desired, Pool};
+use crate::model::desired::{Desired, Generation, Pool};
 use crate::model::ids::{LabelValue, PoolName, ZoneId, ZoneName};
 use crate::model::market::ZoneSetting;
 use crate::model::requirement::{Operator, key};
@@ -62,7 +62,9 @@ impl Aws {
                 return vec![Prerequisite::from_result(CLUSTER_ZONES, why, POLICY_REMEDY)];
             }
         };
-        let pools = desired.pools.iter().flat_map(|(name, pool)| check_pool(name, pool, &account));
+        // eksctl groups may name Local Zones, and EC2 Auto Scaling launches their members.
+        let pools = desired.pools.iter().filter(|(_, pool)| pool.generation != Generation::Eksctl);
+        let pools = pools.flat_map(|(name, pool)| check_pool(name, pool, &account));
         std::iter::once(check_declared(declared, &account)).chain(pools).collect()
     }
 
@@ -119,8 +121,10 @@ fn check_pool<'a>(
         let named = |known: Vec<String>, problem: &dyn Fn(&str) -> Option<String>| {
             let values = requirement.values.iter().map(LabelValue::as_str);
             let problems: Vec<String> = values.clone().filter_map(problem).collect();
-            let found = if problems.is_empty() {
-                Ok(values.collect::<Vec<_>>().join(", "))
+            // A pool may serve several regions: one usable zone is enough.
+            let found = if values.clone().any(|value| problem(value).is_none()) {
+                let usable = values.filter(|value| problem(value).is_none());
+                Ok(usable.map(str::to_owned).chain(problems).collect::<Vec<_>>().join(", "))
             } else {
                 Err(problems.join("; "))
             };

@@ -5,6 +5,8 @@
 //! Every change of a comment names the version that it replaces. The list of comments is that of one
 //! file, so general comments are read from the activities of the pull request.
 
+use std::cell::Cell;
+
 use serde_json::{Value, json};
 
 use super::client::{ForgeAddress, ForgeClient, Token, segment};
@@ -68,6 +70,15 @@ fn added_comment(activity: &Value, is_author_known: bool) -> Option<ForgeComment
     Some(ForgeComment { id: comment.get("id")?.as_u64()?, author, body })
 }
 
+/// Bitbucket answers 401 to a change of a comment of another user. The token itself was accepted,
+/// because the comment was read.
+fn refused_if_unknown(error: ForgeError) -> ForgeError {
+    match error {
+        ForgeError::Unknown(text) => ForgeError::Refused(text),
+        error => error,
+    }
+}
+
 impl Forge for BitbucketDataCenter {
     fn syntax(&self) -> CommentSyntax {
         CommentSyntax::Plain
@@ -86,15 +97,17 @@ impl Forge for BitbucketDataCenter {
 
     fn comments(&self, pull: u64) -> Result<Vec<ForgeComment>, ForgeError> {
         let is_author_known = !self.author()?.is_empty();
-        let path = |page: usize| {
-            let start = (page - 1) * PAGE_SIZE;
-            format!("{}/activities?limit={PAGE_SIZE}&start={start}", self.pull(pull))
-        };
+        let start = Cell::new(0);
+        let path =
+            |_| format!("{}/activities?limit={PAGE_SIZE}&start={}", self.pull(pull), start.get());
         let mut comments = self.client.pages(&path, &|page| {
             let rows = page.get("values").and_then(Value::as_array);
             let rows = rows.map(Vec::as_slice).unwrap_or_default();
             let rows = rows.iter().filter_map(|row| added_comment(row, is_author_known)).collect();
-            (rows, page.get("isLastPage") == Some(&Value::Bool(false)))
+            // The server skips activities that the token may not read.
+            let next = page.get("nextPageStart").and_then(Value::as_u64);
+            start.set(next.unwrap_or_default());
+            (rows, next.is_some() && page.get("isLastPage") != Some(&Value::Bool(true)))
         })?;
         // The newest activity comes first.
         comments.sort_by_key(|comment| comment.id);
@@ -116,13 +129,18 @@ impl Forge for BitbucketDataCenter {
             let (_, found) = self.comment(pull, id)?;
             Ok(found.get("text").and_then(Value::as_str) == Some(body))
         };
-        self.client.request_unless("PUT", &path, Some(&text), &is_written).map(drop)
+        let answer = self.client.request_unless("PUT", &path, Some(&text), &is_written);
+        answer.map(drop).map_err(refused_if_unknown)
     }
 
     fn delete(&self, pull: u64, id: u64) -> Result<(), ForgeError> {
+        // An administrator may delete comments of other users.
+        if self.author()?.is_empty() {
+            return Err(ForgeError::Refused("the user of the token is unknown".to_owned()));
+        }
         let (path, found) = self.comment(pull, id)?;
         let path = format!("{path}?version={}", version(&found));
-        self.client.request("DELETE", &path, None).map(drop)
+        self.client.request("DELETE", &path, None).map(drop).map_err(refused_if_unknown)
     }
 
     fn set_status(&self, commit: &str, status: &CommitStatus) -> Result<(), ForgeError> {
@@ -175,7 +193,8 @@ mod tests {
         let approved = json!({ "action": "APPROVED", "user": { "name": "ann" } });
         let mut deleted = activity(8, "gone");
         deleted["commentAction"] = json!("DELETED");
-        let first = json!({ "values": [activity(9, "y"), approved], "isLastPage": false });
+        let rows = json!([activity(9, "y"), approved]);
+        let first = json!({ "values": rows, "isLastPage": false, "nextPageStart": 250 });
         let last = json!({ "values": [deleted, activity(7, "x")], "isLastPage": true });
         let (server, requests) = serve_replies(vec![whoami("ci\n"), ok(&first), ok(&last)]);
         let found = server.comments(3).expect("read");
@@ -183,7 +202,7 @@ mod tests {
         assert_eq!(found, [(7, "ci", "x"), (9, "ci", "y")], "oldest first");
         let asked = lines(&requests);
         assert_eq!(asked[0].0, "GET /plugins/servlet/applinks/whoami");
-        assert_eq!(asked[2].0, format!("GET {PULL}/activities?limit=100&start=100"));
+        assert_eq!(asked[2].0, format!("GET {PULL}/activities?limit=100&start=250"));
     }
 
     #[test]
@@ -198,7 +217,8 @@ mod tests {
         let found = || ok(&json!({ "id": 7, "version": 4, "text": "a" }));
         let done = || ok(&json!({ "id": 7 }));
         let deleted = ("204 No Content", String::new());
-        let (server, requests) = serve_replies(vec![done(), found(), done(), found(), deleted]);
+        let replies = vec![done(), found(), done(), whoami("ci"), found(), deleted];
+        let (server, requests) = serve_replies(replies);
         assert_eq!(server.create(3, "a"), Ok(()));
         assert_eq!(server.update(3, 7, "b"), Ok(()));
         assert_eq!(server.delete(3, 7), Ok(()));
@@ -206,7 +226,16 @@ mod tests {
         let line = |n: usize| (asked[n].0.as_str(), asked[n].1.as_str());
         assert_eq!(line(0), (&*format!("POST {PULL}/comments"), "{\"text\":\"a\"}"));
         assert_eq!(line(2), (&*format!("PUT {PULL}/comments/7"), "{\"text\":\"b\",\"version\":4}"));
-        assert_eq!(line(4), (&*format!("DELETE {PULL}/comments/7?version=4"), ""));
+        assert_eq!(line(5), (&*format!("DELETE {PULL}/comments/7?version=4"), ""));
+    }
+
+    #[test]
+    fn comments_of_other_users_are_neither_changed_nor_deleted() {
+        let found = ok(&json!({ "id": 7, "version": 4, "text": "a" }));
+        let refused = ("401 Unauthorized", "{}".to_owned());
+        let (server, _) = serve_replies(vec![found, refused, whoami("")]);
+        assert!(matches!(server.update(3, 7, "b"), Err(ForgeError::Refused(_))));
+        assert!(matches!(server.delete(3, 7), Err(ForgeError::Refused(_))));
     }
 
     #[test]

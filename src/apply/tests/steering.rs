@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::crashes::apply_with_fault;
 use super::*;
-use crate::apply::ports::{ClusterObjects, PortError};
+use crate::apply::ports::{CallEffect, ClusterObjects, PortError};
 use crate::demand::Decider;
 use crate::model::ids::NodeName;
 use crate::model::observed::Pod;
@@ -136,7 +136,7 @@ fn next_apply_finishes_after_any_fault_of_a_steered_one() {
 /// An apply that was killed between its nominations and its openings is followed by one of another
 /// plan.
 #[test]
-fn apply_of_another_plan_opens_the_nodes_with_their_planned_pods() {
+fn apply_of_another_plan_opens_nodes_with_their_planned_pods() {
     let (world, plan) = steered();
     // The first of four nominations follows two launches.
     assert!(apply_with_fault(&plan, &world, 2, Fault::CrashBefore));
@@ -198,6 +198,70 @@ fn ready_nodes_wait_a_limited_time_for_pods_that_do_not_exist() {
         let due = began + crate::simulator::delay::READY + SignedDuration::from_secs(seconds);
         assert_eq!(opening_times(&world), [due; 2], "{hidden} hidden pods");
     }
+}
+
+thread_local! {
+    /// Number of reads of the cluster so far.
+    static READS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Number of reads after which the nodes are Ready and closed, and wait for pods.
+const READS_UNTIL_CLOSED: usize = 20;
+
+fn count_read() -> usize {
+    READS.set(READS.get() + 1);
+    READS.get()
+}
+
+/// Hides pending pods, and fails while the nodes wait.
+fn fail_a_read(objects: &mut ClusterObjects) -> Result<(), PortError> {
+    hide_pods(objects)?;
+    if count_read() == READS_UNTIL_CLOSED {
+        let (verb, reason) = ("list pods".to_owned(), "a read failed".to_owned());
+        return Err(PortError { verb, reason, effect: CallEffect::NotApplied });
+    }
+    Ok(())
+}
+
+/// Hides pending pods, and shows no new node Ready once they wait.
+#[expect(clippy::unnecessary_wraps, reason = "other edits of a read fail")]
+fn lose_nodes(objects: &mut ClusterObjects) -> Result<(), PortError> {
+    hide_pods(objects)?;
+    if count_read() >= READS_UNTIL_CLOSED {
+        objects
+            .nodes
+            .iter_mut()
+            .filter(|node| node.is_closed())
+            .for_each(|node| node.ready = false);
+    }
+    Ok(())
+}
+
+#[test]
+fn failed_read_opens_no_node_early() {
+    let (world, plan) = steered();
+    let ports = FaultyPorts::without_fault(&world);
+    ports.edit_objects.set(fail_a_read);
+    HIDDEN.set(4);
+    READS.set(0);
+    let began = world.now();
+    apply_over(&plan, &ports, &settings()).0.expect("not refused");
+    assert!(READS.get() > READS_UNTIL_CLOSED);
+    let due = began + crate::simulator::delay::READY + SignedDuration::from_secs(300);
+    assert_eq!(opening_times(&world), [due; 2]);
+}
+
+#[test]
+fn node_that_is_lost_while_it_waits_is_no_finished_launch() {
+    let (world, plan) = steered();
+    let ports = FaultyPorts::without_fault(&world);
+    ports.edit_objects.set(lose_nodes);
+    HIDDEN.set(4);
+    READS.set(0);
+    let receipt = apply_over(&plan, &ports, &settings()).0.expect("not refused");
+    assert!(READS.get() > READS_UNTIL_CLOSED);
+    assert_eq!(receipt.verdict, ApplyStatus::Partly);
+    assert!(opening_times(&world).is_empty());
 }
 
 #[test]

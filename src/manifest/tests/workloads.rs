@@ -206,6 +206,9 @@ fn workload_without_a_selector_is_refused() {
     );
 }
 
+/// Begins the name of a Job whose selector is written by hand.
+const MANUAL: &str = "manual";
+
 #[test]
 fn names_that_the_api_server_refuses_are_errors() {
     let of = |kind: &str, version: &str, metadata: &str| {
@@ -214,6 +217,8 @@ fn names_that_the_api_server_refuses_are_errors() {
                 format!("spec: {{schedule: '0 3 * * *', jobTemplate: {{spec: {{{TEMPLATE}}}}}}}")
             }
             "Namespace" => String::new(),
+            "PodDisruptionBudget" => "spec: {minAvailable: 1, selector: {}}".to_owned(),
+            _ if metadata.contains(MANUAL) => format!("spec: {{manualSelector: true, {TEMPLATE}}}"),
             _ => format!("spec: {{{TEMPLATE}}}"),
         };
         let text =
@@ -221,6 +226,7 @@ fn names_that_the_api_server_refuses_are_errors() {
         lines(&read_text(&text))
     };
     let (short, long) = ("a".repeat(63), "a".repeat(64));
+    let manual = format!("name: {MANUAL}-{long}");
     for (kind, version, metadata, is_accepted) in [
         ("Job", "batch/v1", "name: a.b-1", true),
         ("Job", "batch/v1", "name: Web", false),
@@ -236,6 +242,8 @@ fn names_that_the_api_server_refuses_are_errors() {
         ("CronJob", "batch/v1", &*format!("name: {}", "a".repeat(52)), true),
         ("CronJob", "batch/v1", &*format!("name: {}", "a".repeat(53)), false),
         ("ReplicationController", "v1", &*format!("name: {long}"), true),
+        ("Job", "batch/v1", &*manual, true),
+        ("PodDisruptionBudget", "policy/v1", "name: My_Budget", true),
         ("Namespace", "v1", "name: a-b", true),
         ("Namespace", "v1", "name: a.b", false),
     ] {

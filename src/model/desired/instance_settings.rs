@@ -48,7 +48,8 @@ impl InstanceSettings {
             let values = ValueSet::from_values(values.iter().copied());
             requirements.add(key.into(), &LabelSet::present(values));
         };
-        if self.connection_tracking.is_some() {
+        // Bare-metal instances have no hypervisor, and run virtual machines anyway.
+        if self.connection_tracking.is_some() || self.nested_virtualization == Some(true) {
             require(key::HYPERVISOR, &["nitro"]);
         }
         if self.nested_virtualization == Some(true) {

@@ -70,6 +70,9 @@ fn preflight_compares_zones_with_the_account() {
              `zones: { us-east-1a: use1-az6 }` below spec.cluster"
         );
         let found = check(&aws, &pool_zones, &valid, "pool web: topology.kubernetes.io/zone").await;
+        assert_eq!(found, "us-east-1a, us-east-1z: the account has no such zone");
+        let none = pool("topology.kubernetes.io/zone", "us-east-1z");
+        let found = check(&aws, &none, &valid, "pool web: topology.kubernetes.io/zone").await;
         assert!(
             found.starts_with(
                 "us-east-1z: the account has no such zone -> in pool.yaml:1, change the values \
@@ -77,7 +80,7 @@ fn preflight_compares_zones_with_the_account() {
             ),
             "{found}"
         );
-        let by_id = pool("topology.k8s.aws/zone-id", "use1-az6, use1-az9");
+        let by_id = pool("topology.k8s.aws/zone-id", "use1-az9");
         let found = check(&aws, &by_id, &valid, "pool web: topology.k8s.aws/zone-id").await;
         assert!(found.starts_with("use1-az9: the account has no such zone"), "{found}");
     });
