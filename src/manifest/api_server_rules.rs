@@ -53,24 +53,13 @@ pub(super) fn check(kind: ObjectKind, root: &FieldMap<'_>) {
     check_version(root);
     let Some(metadata) = root.get("metadata") else { return };
     let Some(map) = metadata.map() else { return };
-    let is_manual = || {
-        let spec = root.get("spec")?;
-        spec.map()?.get("manualSelector")?.boolean()
-    };
-    let form = match kind {
-        // The API server takes any name of a PodDisruptionBudget.
-        ObjectKind::DisruptionBudget => None,
-        // Their pods need not have the name of the Job as a label.
-        ObjectKind::Workload(WorkloadKind::Job) if is_manual() == Some(true) => {
-            Some(NameForm::Subdomain { max: SUBDOMAIN_MAX })
+    if let Some(form) = name_form(kind, root) {
+        match (map.get("name"), map.get("generateName")) {
+            (Some(name), _) => check_name(&name, form, ""),
+            // The API server appends letters and digits.
+            (None, Some(prefix)) => check_name(&prefix, form, "x"),
+            (None, None) => {}
         }
-        kind => Some(name_form(kind)),
-    };
-    match (map.get("name"), map.get("generateName"), form) {
-        (Some(name), _, Some(form)) => check_name(&name, form, ""),
-        // The API server appends letters and digits.
-        (None, Some(prefix), Some(form)) => check_name(&prefix, form, "x"),
-        (None, None, Some(_)) | (_, _, None) => {}
     }
     let is_own = root.field.scope.namespaces.target.is_none();
     if kind.scope() == ObjectScope::Namespaced
@@ -100,18 +89,21 @@ fn check_version(root: &FieldMap<'_>) {
     );
 }
 
-fn name_form(kind: ObjectKind) -> NameForm {
-    match kind {
+/// Returns the form of names of this kind. `None` if the API server takes any name.
+fn name_form(kind: ObjectKind, root: &FieldMap<'_>) -> Option<NameForm> {
+    let form = match kind {
+        ObjectKind::DisruptionBudget => return None,
         ObjectKind::Namespace => NameForm::Label,
         ObjectKind::Workload(WorkloadKind::CronJob) => NameForm::Subdomain { max: CRON_JOB_MAX },
-        // The pods of a Job have its name as a label.
-        ObjectKind::Workload(WorkloadKind::Job) => NameForm::Subdomain { max: LABEL_MAX },
+        // The pods of a Job have its name as a label, unless its selector is written by hand.
+        ObjectKind::Workload(WorkloadKind::Job) if !has_manual_selector(root) => {
+            NameForm::Subdomain { max: LABEL_MAX }
+        }
         ObjectKind::Workload(_)
         | ObjectKind::PriorityClass
         | ObjectKind::RuntimeClass
         | ObjectKind::LimitRange
         | ObjectKind::ResourceQuota
-        | ObjectKind::DisruptionBudget
         | ObjectKind::StorageClass
         | ObjectKind::PersistentVolume
         | ObjectKind::PersistentVolumeClaim
@@ -130,7 +122,13 @@ fn name_form(kind: ObjectKind) -> NameForm {
         | ObjectKind::ExpanderPriorities
         | ObjectKind::CapacityBuffer
         | ObjectKind::PodTemplate => NameForm::Subdomain { max: SUBDOMAIN_MAX },
-    }
+    };
+    Some(form)
+}
+
+fn has_manual_selector(job: &FieldMap<'_>) -> bool {
+    let spec = job.get("spec").and_then(|spec| spec.map());
+    spec.and_then(|spec| spec.get("manualSelector")?.boolean()) == Some(true)
 }
 
 fn check_name(field: &Field<'_>, form: NameForm, suffix: &str) {

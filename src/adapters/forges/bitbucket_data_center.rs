@@ -73,10 +73,7 @@ fn added_comment(activity: &Value, is_author_known: bool) -> Option<ForgeComment
 /// Bitbucket answers 401 to a change of a comment of another user. The token itself was accepted,
 /// because the comment was read.
 fn refused_if_unknown(error: ForgeError) -> ForgeError {
-    match error {
-        ForgeError::Unknown(text) => ForgeError::Refused(text),
-        error => error,
-    }
+    if let ForgeError::Unknown(text) = error { ForgeError::Refused(text) } else { error }
 }
 
 impl Forge for BitbucketDataCenter {

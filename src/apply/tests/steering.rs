@@ -224,7 +224,6 @@ fn fail_a_read(objects: &mut ClusterObjects) -> Result<(), PortError> {
 }
 
 /// Hides pending pods, and shows no new node Ready once they wait.
-#[expect(clippy::unnecessary_wraps, reason = "other edits of a read fail")]
 fn lose_nodes(objects: &mut ClusterObjects) -> Result<(), PortError> {
     hide_pods(objects)?;
     if count_read() >= READS_UNTIL_CLOSED {
