@@ -78,6 +78,15 @@ impl AcceptedNominations {
         nominations
     }
 
+    /// Forgets the pods that are no longer pending.
+    pub(crate) fn forget_bound(&mut self, world: &Observed) {
+        if !self.0.is_empty() {
+            let pending = world.pods.iter().filter(|pod| is_pending(pod));
+            let pending: BTreeSet<&Uid> = pending.map(|pod| &pod.uid).collect();
+            self.0.retain(|pod, _| pending.contains(pod));
+        }
+    }
+
     /// Returns the nominations that the observed pods do not have.
     pub(crate) fn missing(&self, world: &Observed, planned: PlannedNodes) -> Vec<PodNomination> {
         let mut nominations = assigned_pods(world, planned, &self.0);

@@ -123,6 +123,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         booting: &[Booting<'w, 'p>],
         observed: Option<&Observed>,
     ) {
+        if let Some(world) = observed {
+            closed.accepted.forget_bound(world);
+        }
         let mut due = Vec::new();
         let (mut nominations, mut early) = (Vec::new(), Vec::new());
         for batch in self.batches(std::mem::take(&mut closed.nodes), booting) {

@@ -12,7 +12,7 @@ use crate::model::pod::Taint;
 use crate::testing::apply::closed_fleet;
 
 /// Returns the time and the node of each opening.
-fn openings(world: &World) -> Vec<(Timestamp, String)> {
+pub(super) fn openings(world: &World) -> Vec<(Timestamp, String)> {
     let calls = world.calls().into_iter();
     let opened = calls.filter_map(|call| match call {
         PortCall::Open { at, node } => Some((at, node.to_string())),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::crashes::apply_with_fault;
+use super::opening::openings;
 use super::*;
 use crate::apply::ports::{CallEffect, ClusterObjects, PortError};
 use crate::demand::Decider;
@@ -60,19 +61,7 @@ fn pending(world: &World) -> usize {
 
 /// Returns the times at which nodes were opened.
 fn opening_times(world: &World) -> Vec<Timestamp> {
-    let calls = world.calls().into_iter();
-    let opened = calls.filter_map(|call| match call {
-        PortCall::Open { at, .. } => Some(at),
-        PortCall::Launch { .. }
-        | PortCall::Terminate { .. }
-        | PortCall::RaiseGroup { .. }
-        | PortCall::EndMember { .. }
-        | PortCall::Cordon { .. }
-        | PortCall::Evict { .. }
-        | PortCall::DeletePod { .. }
-        | PortCall::DeleteNode { .. } => None,
-    });
-    opened.collect()
+    openings(world).into_iter().map(|(at, _)| at).collect()
 }
 
 #[test]

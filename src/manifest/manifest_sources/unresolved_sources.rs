@@ -25,7 +25,22 @@ impl DeliverySources {
         alternatives: &[Alternatives],
         into: &mut Collector,
     ) {
-        let SourceContext { fleet, layout, areas, renderings, .. } = context;
+        self.report_deliveries(context, into);
+        self.report_unrendered(context, alternatives, into);
+        let SourceContext { fleet, layout, .. } = context;
+        for source in &fleet.sources {
+            if layout.kustomization_in(&source.path).is_some_and(|of| of.is_component) {
+                let object = format!("source {}", display_directory(&source.path));
+                let why =
+                    "it is a component, which only other kustomizations use; name one of those";
+                into.add_unresolved(source.origin.clone(), object, why);
+            }
+        }
+    }
+
+    /// Reports delivery objects whose content is not read.
+    fn report_deliveries(&self, context: &SourceContext<'_>, into: &mut Collector) {
+        let renderings = context.renderings;
         for DeliveryObject { origin, object, manifest_sets, .. } in &self.deliveries {
             for manifest_set in manifest_sets {
                 let reason = match manifest_set {
@@ -47,6 +62,16 @@ impl DeliverySources {
                 into.add_unresolved(origin.clone(), object.clone(), reason.clone());
             }
         }
+    }
+
+    /// Reports charts and kustomizations that no source renders.
+    fn report_unrendered(
+        &self,
+        context: &SourceContext<'_>,
+        alternatives: &[Alternatives],
+        into: &mut Collector,
+    ) {
+        let SourceContext { fleet, layout, areas, renderings, .. } = context;
         let delivered = DeliveredFiles::new(self, renderings, layout);
         let is_plain = |path: &str| {
             !is_external(path)
@@ -70,14 +95,6 @@ impl DeliverySources {
                 object,
                 missing_source_hint(fleet, chart, "helm"),
             );
-        }
-        for source in &fleet.sources {
-            if layout.kustomization_in(&source.path).is_some_and(|of| of.is_component) {
-                let object = format!("source {}", display_directory(&source.path));
-                let why =
-                    "it is a component, which only other kustomizations use; name one of those";
-                into.add_unresolved(source.origin.clone(), object, why);
-            }
         }
         for (path, kustomization) in &layout.kustomizations {
             if kustomization.is_component || !is_plain(path) || layout.is_base(path) {

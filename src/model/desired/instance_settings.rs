@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::model::requirement::{LabelSet, Requirements, ValueSet, key};
 
-/// Families whose instances can run nested virtual machines, as `DescribeInstanceTypes` reports them
-/// (`SupportedFeatures` of moto 5.2.5, 2026-08).
+/// Families whose instances support nested virtualization, as `DescribeInstanceTypes` reports them
+/// (`SupportedFeatures` of moto 5.2.1).
 const NESTED_VIRTUALIZATION: [&str; 6] = ["c8i", "c8i-flex", "m8i", "m8i-flex", "r8i", "r8i-flex"];
 
 /// EC2 settings of the instances of a node class.
@@ -34,7 +34,7 @@ pub struct InstanceSettings {
     pub detailed_monitoring: bool,
     /// Idle timeouts of tracked connections; `None` means the defaults of EC2.
     pub connection_tracking: Option<ConnectionTracking>,
-    /// True if instances can run nested virtual machines; `None` means the default of EC2.
+    /// True if nested virtualization is enabled; `None` means the default of EC2.
     pub nested_virtualization: Option<bool>,
     /// Context of the fleet request.
     pub context: Option<String>,
@@ -48,7 +48,7 @@ impl InstanceSettings {
             let values = ValueSet::from_values(values.iter().copied());
             requirements.add(key.into(), &LabelSet::present(values));
         };
-        // Bare-metal instances have no hypervisor, and run virtual machines anyway.
+        // Both are features of the hypervisor, which bare-metal instances lack.
         if self.connection_tracking.is_some() || self.nested_virtualization == Some(true) {
             require(key::HYPERVISOR, &["nitro"]);
         }

@@ -299,6 +299,21 @@ fn settings_of_a_node_class_need_types_that_have_them() {
     let types = ["m5.large", "m8i.large"];
     assert_eq!(launched(&types, |_| {}), Some("m5.large".to_owned()));
     assert_eq!(launched(&types, nested), Some("m8i.large".to_owned()));
+    let metal = ["m8i.metal-48xl"];
+    assert_eq!(launched(&metal, |_| {}), Some("m8i.metal-48xl".to_owned()));
+    assert_eq!(launched(&metal, nested), None, "it has no hypervisor");
     let off = |settings: &mut InstanceSettings| settings.nested_virtualization = Some(false);
     assert_eq!(launched(&types, off), Some("m5.large".to_owned()));
+}
+
+#[test]
+fn suggested_type_has_the_settings_of_the_node_class() {
+    let mut scenario = Scenario::new(&["m5.large"], 1500, 1024);
+    let class = scenario.desired.node_classes.values_mut().next().expect("a node class");
+    class.instance_settings.nested_virtualization = Some(true);
+    scenario.scale(1);
+    let (_, fix) = advice(&scenario);
+    let kind = fix.strip_prefix("add ").and_then(|fix| fix.split(' ').next()).expect("a type");
+    let family = scenario.catalog.types[kind].labels["karpenter.k8s.aws/instance-family"].as_str();
+    assert!(["c8i", "c8i-flex", "m8i", "m8i-flex", "r8i", "r8i-flex"].contains(&family), "{fix}");
 }

@@ -82,6 +82,11 @@ impl<'a> PoolCandidate<'a> {
         if volumes > attaches || !requests.fits(&room) || !self.admits(&kind.labels) {
             return None;
         }
+        // No edit of the pool lets its class launch other types.
+        let of_class = self.class.instance_settings.type_requirements();
+        if !of_class.iter().all(|(key, set)| set.contains(kind.labels.get(key))) {
+            return None;
+        }
         let on_demand = kind.offerings.iter().filter(|o| o.capacity_type == CapacityType::OnDemand);
         on_demand.filter_map(|offering| offering.price).min()
     }
