@@ -7,9 +7,12 @@ use std::sync::Arc;
 
 use crate::model::requirement::{LabelSet, Requirements, ValueSet, key};
 
-/// Families whose instances support nested virtualization, as `DescribeInstanceTypes` reports them
-/// (`SupportedFeatures` of moto 5.2.1).
-const NESTED_VIRTUALIZATION: [&str; 6] = ["c8i", "c8i-flex", "m8i", "m8i-flex", "r8i", "r8i-flex"];
+/// Families whose virtual instances support nested virtualization, as `DescribeInstanceTypes` reports
+/// them (`SupportedFeatures` in the data of moto 5.2.5).
+const NESTED_VIRTUALIZATION: [&str; 18] = [
+    "c7i", "c7i-flex", "c8i", "c8i-flex", "c8id", "i7i", "i7ie", "m7i", "m7i-flex", "m8i",
+    "m8i-flex", "m8id", "r7i", "r7iz", "r8i", "r8i-flex", "r8id", "x8i",
+];
 
 /// EC2 settings of the instances of a node class.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
