@@ -67,6 +67,7 @@ pub use workflow_annotations::github;
 use crate::plan::Plan;
 use crate::plan::wire::DiagnosticSeverity;
 pub(crate) use amount::span;
+pub(crate) use reason::plan_reason;
 pub(crate) use summary_line::first_line;
 use summary_line::{last_line, open_points};
 use text_page::TextPage;

@@ -60,6 +60,18 @@ impl Outcome {
         }
     }
 
+    /// Returns the reason, if the change was not carried out.
+    pub fn why(&self) -> Option<&str> {
+        match self {
+            Self::Done | Self::AlreadyDone => None,
+            Self::Dropped { why }
+            | Self::Skipped { why }
+            | Self::Abandoned { why }
+            | Self::Continues { why }
+            | Self::Failed { why } => Some(why),
+        }
+    }
+
     /// Returns true if nothing is left to do for the change.
     pub fn is_settled(&self) -> bool {
         match self {

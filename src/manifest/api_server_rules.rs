@@ -43,6 +43,22 @@ enum NameForm {
     Label,
 }
 
+impl NameForm {
+    fn max(self) -> usize {
+        match self {
+            Self::Subdomain { max } => max,
+            Self::Label => LABEL_MAX,
+        }
+    }
+
+    fn is_met(self, name: &str) -> bool {
+        match self {
+            Self::Subdomain { .. } => is_subdomain(name),
+            Self::Label => is_label(name),
+        }
+    }
+}
+
 /// Reports what the API server refuses of an object of a file. Its `metadata` was read before, so
 /// that its texts have no unknown placeholder.
 pub(super) fn check(kind: ObjectKind, root: &FieldMap<'_>) {
@@ -55,9 +71,8 @@ pub(super) fn check(kind: ObjectKind, root: &FieldMap<'_>) {
     let Some(map) = metadata.map() else { return };
     if let Some(form) = name_form(kind, root) {
         match (map.get("name"), map.get("generateName")) {
-            (Some(name), _) => check_name(&name, form, ""),
-            // The API server appends letters and digits.
-            (None, Some(prefix)) => check_name(&prefix, form, "x"),
+            (Some(name), _) => check_name(&name, form),
+            (None, Some(prefix)) => check_prefix(&prefix, form),
             (None, None) => {}
         }
     }
@@ -66,7 +81,7 @@ pub(super) fn check(kind: ObjectKind, root: &FieldMap<'_>) {
         && is_own
         && let Some(namespace) = map.get("namespace")
     {
-        check_name(&namespace, NameForm::Label, "");
+        check_name(&namespace, NameForm::Label);
     }
 }
 
@@ -93,7 +108,8 @@ fn check_version(root: &FieldMap<'_>) {
 fn name_form(kind: ObjectKind, root: &FieldMap<'_>) -> Option<NameForm> {
     let form = match kind {
         ObjectKind::DisruptionBudget => return None,
-        ObjectKind::Namespace => NameForm::Label,
+        // The name of a StatefulSet is in the host names of its pods.
+        ObjectKind::Namespace | ObjectKind::Workload(WorkloadKind::StatefulSet) => NameForm::Label,
         ObjectKind::Workload(WorkloadKind::CronJob) => NameForm::Subdomain { max: CRON_JOB_MAX },
         // The pods of a Job have its name as a label, unless its selector is written by hand.
         ObjectKind::Workload(WorkloadKind::Job) if !has_manual_selector(root) => {
@@ -131,21 +147,33 @@ fn has_manual_selector(job: &FieldMap<'_>) -> bool {
     spec.and_then(|spec| spec.get("manualSelector")?.boolean()) == Some(true)
 }
 
-fn check_name(field: &Field<'_>, form: NameForm, suffix: &str) {
-    let Some(text) = field.text().filter(|text| !text.is_empty()) else { return };
-    let name = format!("{text}{suffix}");
-    let (is_valid, max, allowed) = match form {
-        NameForm::Subdomain { max } => (is_subdomain(&name), max, "digits, `-` and `.`"),
-        NameForm::Label => (is_label(&name), LABEL_MAX, "digits and `-`"),
-    };
-    // A generated name is shortened.
-    let is_short = text.len() <= max || !suffix.is_empty();
-    if is_valid && is_short {
-        return;
+fn check_name(field: &Field<'_>, form: NameForm) {
+    let Some(name) = field.text().filter(|text| !text.is_empty()) else { return };
+    if !form.is_met(&name) || name.len() > form.max() {
+        report(field, form, &name);
     }
+}
+
+/// Checks the prefix of a generated name. The API server shortens it, appends letters and digits, and
+/// permits `-` at its end.
+fn check_prefix(field: &Field<'_>, form: NameForm) {
+    let Some(prefix) = field.text().filter(|text| !text.is_empty()) else { return };
+    let start = prefix.strip_suffix('-').filter(|start| !start.is_empty());
+    let shortest = start.map(|start| format!("{start}x"));
+    if !form.is_met(shortest.as_deref().unwrap_or(&prefix)) {
+        report(field, form, &prefix);
+    }
+}
+
+fn report(field: &Field<'_>, form: NameForm, name: &str) {
+    let max = form.max();
+    let allowed = match form {
+        NameForm::Subdomain { .. } => "digits, `-` and `.`",
+        NameForm::Label => "digits and `-`",
+    };
     field.coded_error(
         Code::InvalidName,
-        format_args!("is `{}`, a name that the API server refuses", shorten(&text)),
+        format_args!("is `{}`, a name that the API server refuses", shorten(name)),
         format!(
             "use at most {max} lowercase letters, {allowed}, with a letter or digit at both ends"
         ),

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::apply::ports::{CommitState, CommitStatus, Forge, ForgeError};
-use crate::apply::{ApplyStatus, Outcome, Receipt};
+use crate::apply::{ApplyStatus, Receipt};
 use crate::plan::Plan;
 use crate::plan::canonical::sha256;
 use crate::plan::wire::Summary;
@@ -197,14 +197,7 @@ fn receipt_section(receipt: &Receipt, room: usize) -> String {
     let left: Vec<_> = outcomes.iter().filter(|change| !change.outcome.is_settled()).collect();
     let mut shown = 0;
     for change in left.iter().take(OUTCOMES_MAX) {
-        let why = match &change.outcome {
-            Outcome::Done | Outcome::AlreadyDone => continue,
-            Outcome::Dropped { why }
-            | Outcome::Skipped { why }
-            | Outcome::Abandoned { why }
-            | Outcome::Continues { why }
-            | Outcome::Failed { why } => why,
-        };
+        let Some(why) = change.outcome.why() else { continue };
         let address = code(change.address.as_str(), 80);
         let line = ["* ❌ ", &address, ": ", &prose(why, 300), "\n"].concat();
         if length(&text) + length(&line) > room {

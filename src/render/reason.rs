@@ -9,8 +9,8 @@ use std::fmt::Display;
 use jiff::SignedDuration;
 
 use super::amount::{count, hourly, list, span};
-use super::row::PlanRow;
-use crate::model::ids::InstanceId;
+use super::row::{PlanRow, Symbol, rows};
+use crate::model::ids::{InstanceId, WorkloadKey};
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{
     BlockReason, Change, Condition, Decider, KeepReason, LaunchReason, Reason, Rejection,
@@ -29,6 +29,40 @@ pub(super) fn reason(reason: &Reason) -> String {
         Reason::Keep { because } => keep(because),
         Reason::Resize { launch, terminate } => resize(*launch, terminate),
     }
+}
+
+/// Returns why a plan changes nodes: the pods without room, and the first of the further reasons.
+/// `None` for a plan without changes.
+pub fn plan_reason(plan: &Plan) -> Option<String> {
+    let rows = rows(plan);
+    let changes = rows.iter().filter(|row| row.symbol.is_change());
+    let (growth, further): (Vec<_>, Vec<&PlanRow<'_>>) = changes.partition(|row| is_growth(row));
+    let mut pods: BTreeMap<&WorkloadKey, u32> = BTreeMap::new();
+    for explain in growth.iter().filter_map(|row: &&PlanRow<'_>| row.explain) {
+        for (workload, more) in &explain.pods {
+            let sum = pods.entry(workload).or_default();
+            *sum = sum.saturating_add(*more);
+        }
+    }
+    let growth = (!pods.is_empty()).then(|| no_room(&pods));
+    let further = further.split_first().map(|(first, more)| {
+        let more = u32::try_from(more.len()).unwrap_or(u32::MAX);
+        let more = match more {
+            0 => String::new(),
+            more => format!(", and {}", count(more, "further change")),
+        };
+        format!("{}: {}{more}", first.resource.address, row_reason(first))
+    });
+    let reasons: Vec<String> = growth.into_iter().chain(further).collect();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
+/// Returns whether a node is launched for pods that no removed node ran.
+fn is_growth(row: &PlanRow<'_>) -> bool {
+    let Some(explain) = row.explain.filter(|_| row.symbol == Symbol::Launch) else { return false };
+    let is_demand =
+        matches!(explain.reason, Reason::Launch { because: LaunchReason::Demand { .. } });
+    is_demand || (row.added > 0 && row.added == total(&explain.pods))
 }
 
 /// Returns the reason of a row, with what it shares with the other rows of its batch, and when its

@@ -97,12 +97,13 @@ fn collector_receives_linked_controller_spans() {
     let messages: std::collections::BTreeSet<_> =
         events("plan_changed").iter().map(|line| line["message"].to_string()).collect();
     assert_eq!(messages.len(), 1, "the message is constant: {messages:?}");
-    assert!(events("revision_served").iter().all(|line| line["errors"] == "0"), "{}", result.err);
+    assert!(events("revision_served").iter().all(|line| line["errors"] == 0), "{}", result.err);
+    let first = events("plan_changed").first().copied().expect("a plan");
+    let cause = first["cause"].as_str().expect("a cause");
+    assert!(first["add"].as_u64() > Some(0) && cause.contains(" pods have no room: "), "{first}");
     assert!(!events("applied").is_empty() && !events("change").is_empty(), "{}", result.err);
     assert!(
-        events("change")
-            .iter()
-            .all(|line| line["change"].is_string() && line["instance"].is_string())
+        events("change").iter().all(|line| line["step"].is_string() && line["outcome"] == "done")
     );
 }
 

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{ReceiptCounts, describe};
-use crate::apply::{ApplyStatus, Event, Outcome, Receipt, Step};
+use crate::apply::{ApplyStatus, Event, Receipt, Step};
 use crate::cli::error::CliError;
 use crate::plan::Plan;
 use crate::plan::wire::{DiagnosticSeverity, ResourceChange, WaveStep};
@@ -46,11 +46,8 @@ fn message(
             (StreamLevel::Info, StreamMessage::Checked { dropped: *dropped })
         }
         Step::Wave { step, changes } => {
-            let step = match step {
-                WaveStep::Launch => "launch",
-                WaveStep::Retire => "retire",
-            };
-            (StreamLevel::Info, StreamMessage::Wave { step: step.to_owned(), changes: *changes })
+            let step = step.as_str().to_owned();
+            (StreamLevel::Info, StreamMessage::Wave { step, changes: *changes })
         }
         Step::Launched { .. }
         | Step::Raised { .. }
@@ -71,15 +68,10 @@ fn message(
         | Step::Waiting { .. }
         | Step::Evicted { .. }
         | Step::Terminating { .. } => (StreamLevel::Info, StreamMessage::ApplyProgress { hook }),
-        Step::Finished { outcome, .. } => match outcome {
-            Outcome::Done | Outcome::AlreadyDone | Outcome::Dropped { .. } => {
-                (StreamLevel::Info, StreamMessage::ApplyComplete { hook })
-            }
-            Outcome::Skipped { .. }
-            | Outcome::Abandoned { .. }
-            | Outcome::Continues { .. }
-            | Outcome::Failed { .. } => (StreamLevel::Error, StreamMessage::ApplyErrored { hook }),
-        },
+        Step::Finished { outcome, .. } if outcome.is_settled() => {
+            (StreamLevel::Info, StreamMessage::ApplyComplete { hook })
+        }
+        Step::Finished { .. } => (StreamLevel::Error, StreamMessage::ApplyErrored { hook }),
     }
 }
 
@@ -170,7 +162,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::apply::{ChangeOutcome, LaunchedOffering};
+    use crate::apply::{ChangeOutcome, LaunchedOffering, Outcome};
     use crate::cli::error::CliError;
     use crate::render::stream_schema;
     use crate::testing::sample_plan;

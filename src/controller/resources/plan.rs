@@ -13,7 +13,7 @@ use schema::{
 
 use super::condition::{ConditionReason, Progress, ProgressState, condition_reason};
 use super::{LISTED_ROWS_MAX, ObjectKind, StatusObject, truncate_text};
-use crate::apply::{ApplyStatus, ChangeOutcome, LaunchedOffering, Outcome};
+use crate::apply::{ApplyStatus, ChangeOutcome, LaunchedOffering};
 use crate::controller::{
     ApprovedBy, Blocked, BlockedReason, CompletedApply, PartialApply, PlanTotals, PublishedPlan,
     Status, SupersededPlan, labels,
@@ -380,20 +380,11 @@ fn outcome_statuses(apply: &CompletedApply) -> (Vec<OutcomeStatus>, u32) {
 }
 
 fn outcome_status(row: &ChangeOutcome) -> OutcomeStatus {
-    let why = match &row.outcome {
-        Outcome::Done | Outcome::AlreadyDone => None,
-        Outcome::Dropped { why }
-        | Outcome::Skipped { why }
-        | Outcome::Abandoned { why }
-        | Outcome::Continues { why }
-        | Outcome::Failed { why } => Some(why),
-    };
-    let step = serde_json::to_value(row.step).unwrap_or_default();
     OutcomeStatus {
         address: truncate_text(row.address.as_str()),
-        step: step.as_str().unwrap_or_default().to_owned(),
+        step: row.step.as_str().to_owned(),
         outcome: row.outcome.as_str().to_owned(),
-        why: why.map(|why| truncate_text(why)),
+        why: row.outcome.why().map(truncate_text),
         instance_id: row.instance_id.as_ref().map(ToString::to_string),
         offering: row.launched.as_ref().map(|launched| {
             let LaunchedOffering { instance_type, zone, capacity_type, .. } = launched;

@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use serde_json::{Map, Value as Json};
 
 use super::Reporter;
-use crate::apply::{ChangeOutcome, Outcome, Receipt};
+use crate::apply::Receipt;
 use crate::controller::{
     CompletedApply, Counter, PublishedPlan, Status, Suspension, UncordonedNode,
 };
 use crate::model::plural::count;
-use crate::plan::wire::{Summary, WaveStep};
-use crate::render::escape;
+use crate::plan::wire::Summary;
+use crate::render::{escape, plan_reason};
 use crate::telemetry::{LogFormat, json_line};
 
 /// Logs the changes from one status to the next.
@@ -39,12 +39,12 @@ struct LogEntry {
     /// Line of the text log, with the values.
     text: String,
     /// Names and values of the objects concerned.
-    fields: Vec<(&'static str, String)>,
+    fields: Map<String, Json>,
 }
 
 impl LogEntry {
     fn new(event: &'static str, message: &'static str, text: impl Into<String>) -> Self {
-        Self { event, message, is_warning: false, text: text.into(), fields: Vec::new() }
+        Self { event, message, is_warning: false, text: text.into(), fields: Map::new() }
     }
 
     fn warning(self) -> Self {
@@ -64,8 +64,12 @@ impl LogEntry {
         }
     }
 
-    fn with_field(mut self, name: &'static str, value: &impl ToString) -> Self {
-        self.fields.push((name, value.to_string()));
+    fn with_field(self, name: &'static str, value: &impl ToString) -> Self {
+        self.with_value(name, value.to_string())
+    }
+
+    fn with_value(mut self, name: &'static str, value: impl Into<Json>) -> Self {
+        self.fields.insert(name.to_owned(), value.into());
         self
     }
 }
@@ -96,10 +100,12 @@ impl<'r> StatusLogger<'r> {
                 let blocked = plan.blocked.values().next().map(|first| &first.message);
                 let entry = LogEntry::new("plan_changed", "plan changed", plan_text(plan))
                     .with_field("plan", plan.digest())
-                    .with_field("add", add)
-                    .with_field("change", change)
-                    .with_field("destroy", destroy)
-                    .with_field("blocked", &plan.blocked.len())
+                    .with_value("add", *add)
+                    .with_value("change", *change)
+                    .with_value("destroy", *destroy)
+                    .with_value("blocked", plan.blocked.len())
+                    .with_optional("commit", plan.plan.capacity.base.commit.as_ref())
+                    .with_optional("cause", plan_reason(&plan.plan))
                     .with_optional("reason", blocked);
                 self.log_if_changed(now, "plan", Some(entry));
                 self.last_plan = subject;
@@ -122,7 +128,7 @@ impl<'r> StatusLogger<'r> {
             let text = format!("serving {}{errors}", short_commit(commit));
             LogEntry::new("revision_served", "revision served", text)
                 .with_field("commit", commit)
-                .with_field("errors", &repository.problems)
+                .with_value("errors", repository.problems)
         });
         self.log_if_changed(now, "commit", served);
         let waiting = repository.waiting.as_ref().map(|(commit, why)| {
@@ -266,10 +272,12 @@ impl<'r> StatusLogger<'r> {
     /// Logs the outcome of each change of an apply.
     fn log_outcomes(&mut self, now: Timestamp, past: &CompletedApply, receipt: &Receipt) {
         for change in &receipt.outcomes {
-            let mut entry = LogEntry::new("change", "change finished", outcome_text(change))
+            let mut entry = LogEntry::new("change", "change finished", "")
                 .with_field("plan", &past.digest)
                 .with_field("change", &change.address)
-                .with_field("outcome", &outcome_text(change))
+                .with_field("step", &change.step.as_str())
+                .with_field("outcome", &change.outcome.as_str())
+                .with_optional("reason", change.outcome.why())
                 .with_optional("instance", change.instance_id.as_ref());
             entry.is_warning = !change.outcome.is_settled();
             self.write(now, &entry);
@@ -293,30 +301,11 @@ impl<'r> StatusLogger<'r> {
             LogFormat::Text => self.reporter.report(&format!("{now:.0}  {}", escape(&entry.text))),
             LogFormat::Json => {
                 let level = if entry.is_warning { "warn" } else { "info" };
-                let fields = entry.fields.iter();
-                let fields: Map<String, Json> = fields
-                    .map(|(name, value)| ((*name).to_owned(), value.as_str().into()))
-                    .collect();
+                let fields = entry.fields.clone();
                 let line = json_line(now, level, entry.event, entry.message, fields);
                 self.reporter.report_raw(&format!("{line}\n"));
             }
         }
-    }
-}
-
-fn outcome_text(change: &ChangeOutcome) -> String {
-    let step = match change.step {
-        WaveStep::Launch => "launch",
-        WaveStep::Retire => "retire",
-    };
-    match &change.outcome {
-        Outcome::Done => format!("{step}: done"),
-        Outcome::AlreadyDone => format!("{step}: already done"),
-        Outcome::Dropped { why } => format!("{step}: no longer needed: {why}"),
-        Outcome::Skipped { why } => format!("{step}: skipped: {why}"),
-        Outcome::Abandoned { why } => format!("{step}: abandoned: {why}"),
-        Outcome::Continues { why } => format!("{step}: continues: {why}"),
-        Outcome::Failed { why } => format!("{step}: failed: {why}"),
     }
 }
 
@@ -344,11 +333,16 @@ fn plan_text(now: &PublishedPlan) -> String {
         };
         return format!("nothing to change{unschedulable}{served}");
     }
+    let commit = now.plan.capacity.base.commit.as_deref();
+    let commit = commit.map(|commit| format!(" for {}", short_commit(commit))).unwrap_or_default();
+    let because = plan_reason(&now.plan).map(|because| format!("; {because}")).unwrap_or_default();
     let held = match now.blocked.values().next() {
         Some(first) => format!("; {} blocked: {}", now.blocked.len(), first.message),
         None => String::new(),
     };
-    format!("plan {digest}: {add} to add, {change} to change, {destroy} to destroy{held}")
+    format!(
+        "plan {digest}{commit}: {add} to add, {change} to change, {destroy} to destroy{because}{held}"
+    )
 }
 
 fn apply_text(past: &CompletedApply) -> String {

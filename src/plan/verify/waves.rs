@@ -34,7 +34,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         {
             let times = found.remove(&(row.address, step)).unwrap_or(0);
             if times != u32::from(expected) {
-                let fault = format!("occurs {times} times in waves that {}", verb(step));
+                let fault = format!("occurs {times} times in waves that {}", step.as_str());
                 violations.report_row("waves/rows", row.address, fault);
             }
         }
@@ -43,14 +43,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         }
     }
     for (address, step) in found.into_keys() {
-        let fault = format!("a wave that {} names it, but it is not a row", verb(step));
+        let fault = format!("a wave that {} names it, but it is not a row", step.as_str());
         violations.report_row("waves/rows", address, fault);
-    }
-}
-
-fn verb(step: WaveStep) -> &'static str {
-    match step {
-        WaveStep::Launch => "launch",
-        WaveStep::Retire => "retire",
     }
 }

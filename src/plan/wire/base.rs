@@ -273,3 +273,13 @@ pub enum WaveStep {
     /// Cordon, drain, terminate.
     Retire,
 }
+
+impl WaveStep {
+    /// Returns the wire word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Launch => "launch",
+            Self::Retire => "retire",
+        }
+    }
+}

@@ -1,6 +1,7 @@
 use std::cell::RefCell;
 
 use super::*;
+use crate::apply::Outcome;
 use crate::apply::ports::ForgeComment;
 use crate::testing::sample_plan::{hostile, hostile_at, large, plan};
 
