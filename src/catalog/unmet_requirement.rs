@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::loader::zones_of_region;
+use super::lookup::MissingType;
 use super::types::Catalog;
 use crate::model::desired::{Pool, PoolRequirement};
 use crate::model::ids::{LabelKey, LabelValue, ZoneName};
@@ -45,8 +46,16 @@ impl Catalog {
                 format!("zone {listed} is not in spec.cluster.zones")
             }
             key::ZONE => format!("zone {listed} is not in {}{suggestion}", self.region),
+            key::INSTANCE_TYPE if self.is_not_offered(first) => {
+                format!("{first} is not offered in the zones used of {}", self.region)
+            }
             _ => format!("`{listed}` is not a value of {key}{suggestion}"),
         })
+    }
+
+    /// Returns whether a type exists that no zone of the catalog offers.
+    fn is_not_offered(&self, name: &str) -> bool {
+        matches!(self.explain_missing(&name.into()), Ok(MissingType::NotOffered { .. }))
     }
 
     /// Returns whether the region has one of the zones `names`, declared or not.
@@ -170,6 +179,10 @@ mod tests {
         let both = format!("{}, {}", term(category, "c, m"), term(category, "p"));
         for (requirements, part) in [
             (term("kubernetes.io/arch", "x86_64"), "did you mean `amd64`?"),
+            (
+                term("node.kubernetes.io/instance-type", "dl1.24xlarge"),
+                "dl1.24xlarge is not offered in the zones used of us-east-1",
+            ),
             (
                 term("topology.kubernetes.io/zone", "us-west-2a"),
                 "zone us-west-2a is not in us-east-1",

@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use super::requests::{admitted, aggregate, is_pod_level, own_requests, pod_limits};
+use super::requests::{
+    admitted, aggregate, is_pod_level, own_requests, pod_level_requests, pod_limits,
+};
 use super::{Demand, PodGroup};
 use crate::model::code::Code;
 use crate::model::desired::{
@@ -64,7 +66,10 @@ impl AdmissionCheck<'_> {
         }
         self.check_pod_level(spec);
         let requests = |c: &Container| admitted(&c.resources, items).requests;
-        let (requests, limits) = (aggregate(spec, requests), pod_limits(spec, items));
+        let (mut requests, limits) = (aggregate(spec, requests), pod_limits(spec, items));
+        if let Some(pod_level) = &spec.resources {
+            requests.extend(pod_level_requests(pod_level, spec));
+        }
         let whole = AdmittedResources { name: "the pod", requests: &requests, limits: &limits };
         for item in items.iter().filter(|item| item.scope == LimitScope::Pod) {
             self.check_item(item, &whole);
@@ -231,6 +236,9 @@ pub(super) fn quota_warnings(demand: &Demand, desired: &Desired) -> Vec<Problem>
             problems.push(warning(message, "see that the pods it counts stay within it"));
             continue;
         }
+        if let Some(message) = missing_amounts(quota, demand, desired) {
+            problems.push(warning(message, "set them, or add a LimitRange with defaults"));
+        }
         let used = quota_usage(quota, demand, desired);
         for (key, most) in &quota.hard {
             let asked = used.get(key.as_str()).copied().unwrap_or(0);
@@ -250,6 +258,48 @@ pub(super) fn quota_warnings(demand: &Demand, desired: &Desired) -> Vec<Problem>
     problems
 }
 
+/// Returns the first workload that a quota refuses because a container lacks an amount which the
+/// quota limits, and the number of further such workloads.
+/// Source: `k8s.io/kubernetes/pkg/quota/v1/evaluator/core/pods.go`, `Constraints`.
+fn missing_amounts(quota: &ResourceQuota, demand: &Demand, desired: &Desired) -> Option<String> {
+    let items = desired.limit_ranges.get(&quota.namespace).map_or(&[][..], Vec::as_slice);
+    let mut refused: BTreeMap<&WorkloadId, (&Container, Vec<&str>)> = BTreeMap::new();
+    for (group, spec) in counted_groups(quota, demand, desired) {
+        // Resources of the whole pod replace those of containers.
+        let Some(spec) = spec.filter(|spec| spec.resources.is_none()) else { continue };
+        for container in spec.init_containers.iter().chain(&spec.containers) {
+            let ContainerResources { requests, limits } = admitted(&container.resources, items);
+            let lacks = |key: &&str| match key.strip_prefix("limits.") {
+                Some(name) => !limits.contains_key(name),
+                None => !requests.contains_key(resource_of_quota_key(key)),
+            };
+            let required = quota.hard.keys().map(|key| key.as_str());
+            let required = required.filter(|key| PER_CONTAINER.contains(key));
+            let missing: Vec<&str> = required.filter(lacks).collect();
+            if !missing.is_empty() {
+                refused.entry(&group.workload).or_insert((container, missing));
+            }
+        }
+    }
+    let (workload, (container, missing)) = refused.first_key_value()?;
+    let more = match refused.len() - 1 {
+        0 => String::new(),
+        1 => ", and those of 1 further workload".to_owned(),
+        more => format!(", and those of {more} further workloads"),
+    };
+    Some(format!(
+        "requires {} of each container, which container {} of {} {workload} does not state: the \
+         API server will reject its pods{more}",
+        missing.join(" and "),
+        container.name,
+        workload.kind
+    ))
+}
+
+/// Quota keys that each container must state.
+const PER_CONTAINER: [&str; 6] =
+    ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
+
 /// Returns the resource of a quota key.
 fn resource_of_quota_key(key: &str) -> &str {
     key.strip_prefix("requests.").or_else(|| key.strip_prefix("limits.")).unwrap_or(key)
@@ -258,13 +308,8 @@ fn resource_of_quota_key(key: &str) -> &str {
 /// Returns the total of the planned pods in the quota's namespace, by quota key.
 fn quota_usage(quota: &ResourceQuota, demand: &Demand, desired: &Desired) -> BTreeMap<String, i64> {
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
-    let groups = demand.groups.iter().filter(|group| group.shape.namespace == quota.namespace);
-    for group in groups.filter(|group| group.counts.planned > 0) {
-        let spec = desired.workloads.get(&group.workload).map(|workload| &workload.template.spec);
+    for (group, spec) in counted_groups(quota, demand, desired) {
         let limits = limits_of(&group.workload, spec, desired);
-        if !quota.scopes.iter().all(|scope| is_counted_by_scope(scope, group, spec, &limits)) {
-            continue;
-        }
         let mut add = |key: String, amount: i64| {
             let total = used.entry(key).or_insert(0);
             *total = total.saturating_add(amount.saturating_mul(i64::from(group.counts.planned)));
@@ -280,6 +325,23 @@ fn quota_usage(quota: &ResourceQuota, demand: &Demand, desired: &Desired) -> BTr
         }
     }
     used
+}
+
+/// Returns the planned groups that a quota counts, with their declared specs.
+fn counted_groups<'a>(
+    quota: &'a ResourceQuota,
+    demand: &'a Demand,
+    desired: &'a Desired,
+) -> impl Iterator<Item = (&'a PodGroup, Option<&'a PodSpec>)> {
+    let groups = demand.groups.iter().filter(|group| group.shape.namespace == quota.namespace);
+    groups.filter(|group| group.counts.planned > 0).filter_map(|group| {
+        let spec = desired.workloads.get(&group.workload).map(|workload| &workload.template.spec);
+        let limits = limits_of(&group.workload, spec, desired);
+        let mut scopes = quota.scopes.iter();
+        scopes
+            .all(|scope| is_counted_by_scope(scope, group, spec, &limits))
+            .then_some((group, spec))
+    })
 }
 
 fn limits_of(workload: &WorkloadId, spec: Option<&PodSpec>, desired: &Desired) -> ResourceList {

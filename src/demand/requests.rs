@@ -185,7 +185,7 @@ pub(super) fn own_requests(stated: &ContainerResources) -> ResourceList {
 /// If the pod states limits, a missing request is the sum of the containers' requests. If the
 /// containers request none of the resource, or it cannot be overcommitted, it is the limit.
 /// Source: `k8s.io/kubernetes/pkg/apis/core/v1`, `defaultPodRequests`.
-fn pod_level_requests(stated: &ContainerResources, spec: &PodSpec) -> ResourceList {
+pub(super) fn pod_level_requests(stated: &ContainerResources, spec: &PodSpec) -> ResourceList {
     let mut requests = stated.requests.clone();
     if !stated.limits.is_empty() {
         let of_containers = aggregate(spec, |container| own_requests(&container.resources));

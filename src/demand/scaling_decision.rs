@@ -84,8 +84,12 @@ impl ScalingContext<'_> {
             Scale::PerNode | Scale::Buffer(_) => {
                 ScalingDecision::new(Counts::default(), Decider::Git)
             }
-            // The Job controller deletes the pods of a suspended Job.
-            Scale::Job { suspended: true, .. } => ScalingDecision::new(all(0), Decider::Git),
+            // Kueue or a user may have resumed it. Else the Job controller deletes its pods.
+            Scale::Job { suspended: true, .. } => {
+                let counts = Counts { floor: 0, live: active, ceiling: active, planned: 0 };
+                let because = "it is suspended in Git: only its existing pods count".to_owned();
+                ScalingDecision::new(counts, Decider::Schedule { because })
+            }
             Scale::Job { pods, completions, suspended: false } => {
                 let finished = self.live.finished_count(&workload.id);
                 let left = jobs::remaining_pods(*pods, *completions, active, finished);
@@ -120,6 +124,11 @@ impl ScalingContext<'_> {
         let known = self.live_replicas(&workload.id);
         let seen = self.live_horizontal(scaler);
         let range = match &scaler.rule {
+            ScalerRule::Horizontal(_)
+                if known.is_none() && seen.is_none() && is_scaled_to_0(workload) =>
+            {
+                ReplicaRange::fixed(0, SWITCHED_OFF.to_owned())
+            }
             ScalerRule::Horizontal(rule) => horizontal_range(rule, known, seen),
             ScalerRule::EventDriven(rule) => {
                 let events = self.live_events(&scaler.namespace, &scaler.name);
@@ -245,6 +254,14 @@ impl ScalingContext<'_> {
     }
 }
 
+/// Reason why a `HorizontalPodAutoscaler` does not scale a target without replicas.
+/// Source: `k8s.io/kubernetes/pkg/controller/podautoscaler`, `reconcileAutoscaler`.
+const SWITCHED_OFF: &str = "its target is scaled to 0, which switches it off";
+
+fn is_scaled_to_0(workload: &Workload) -> bool {
+    matches!(workload.scale, Scale::Replicas(0))
+}
+
 /// Returns the range that a `HorizontalPodAutoscaler` allows.
 fn horizontal_range(
     rule: &Horizontal,
@@ -266,8 +283,7 @@ fn horizontal_range(
         };
     };
     if live == 0 && rule.min > 0 {
-        let because = "its target is scaled to 0, which switches it off".to_owned();
-        return ReplicaRange::fixed(0, because);
+        return ReplicaRange::fixed(0, SWITCHED_OFF.to_owned());
     }
     let bounded = live.clamp(bounds.0, bounds.1);
     let run = plural::count_with_verb(live, "pod", "run");

@@ -36,6 +36,13 @@ impl ProblemCollector {
         self.0.borrow_mut().push(problem);
     }
 
+    /// Returns whether an error of an object was reported.
+    pub(super) fn has_error_of(&self, object: &str) -> bool {
+        let is_error =
+            |problem: &Problem| problem.severity == Severity::Error && *problem.object == *object;
+        self.0.borrow().iter().any(is_error)
+    }
+
     /// Returns the problems.
     pub(super) fn into_problems(self) -> Vec<Problem> {
         self.0.into_inner()

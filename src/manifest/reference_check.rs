@@ -30,6 +30,11 @@ fn check_pool(pool: &Pool, desired: &Desired, report: &ProblemCollector) {
         // Pool and node class are read from one object.
         Generation::Eksctl => return,
     };
+    // The reader has reported why it cannot be read.
+    let object = format!("{class_kind} {class}");
+    if report.has_error_of(&object) {
+        return;
+    }
     let names: Vec<&str> = desired.node_classes.keys().map(NodeClassName::as_str).collect();
     let hint = most_similar(class.as_str(), &names).map_or_else(
         || format!("add the {class_kind} `{class}` to the repository"),

@@ -3,7 +3,7 @@
 use super::amount::count;
 use crate::model::desired::UnresolvedPolicy;
 use crate::plan::wire::{Completeness, DiagnosticSeverity, Summary};
-use crate::plan::{Plan, is_incomplete};
+use crate::plan::{Plan, is_blocked, is_incomplete};
 
 /// Last line of a plan that covers only some rows and changes none of them.
 pub(super) const NO_CHANGES_IN_PART: &str =
@@ -31,11 +31,19 @@ pub(super) fn last_line(plan: &Plan) -> String {
             let served = served(plan).map(|served| format!(" {served}."));
             format!("Plan: {numbers}{}", served.unwrap_or_default())
         }
-        None if plan.complete => match served(plan) {
-            Some(served) => format!("No changes. {served}."),
-            None => NO_CHANGES.to_owned(),
-        },
-        None => NO_CHANGES_IN_PART.to_owned(),
+        None if !plan.complete => NO_CHANGES_IN_PART.to_owned(),
+        None => {
+            let blocked = plan.capacity.explain.iter().filter(|row| is_blocked(row)).count();
+            let blocked = u32::try_from(blocked).unwrap_or(u32::MAX);
+            let blocked =
+                (blocked > 0).then(|| format!("{} blocked", count(blocked, "due change")));
+            let points: Vec<String> = served(plan).into_iter().chain(blocked).collect();
+            if points.is_empty() {
+                NO_CHANGES.to_owned()
+            } else {
+                format!("No changes. {}.", points.join(", "))
+            }
+        }
     }
 }
 
@@ -101,6 +109,15 @@ mod tests {
             assert_eq!(last_line(&plan), expected);
             assert_eq!(first_line(&plan), None);
         }
+    }
+
+    #[test]
+    fn blocked_changes_do_not_match_the_configuration() {
+        let mut plan = sample(0, 0, false);
+        assert_eq!(last_line(&plan), "No changes. 1 due change blocked.");
+        plan.capacity.pods.served_by_cluster_autoscaler = 2;
+        let both = "No changes. 2 pods served by cluster-autoscaler, 1 due change blocked.";
+        assert_eq!(last_line(&plan), both);
     }
 
     #[test]

@@ -212,12 +212,19 @@ impl<'a> NodeTemplate<'a> {
 
     /// Returns the instance types that the pool allows.
     fn instance_types(&self) -> impl Iterator<Item = &'a InstanceType> {
-        self.supply.catalog.types.values().filter(|kind| {
+        self.supply.catalog.types.values().filter(|kind| self.has_image(kind)).filter(|kind| {
             let of_type = |key: &LabelKey| {
                 kind.labels.contains_key(key) || key.as_str().starts_with(key::INSTANCE_PREFIX)
             };
             self.admits(&self.type_labels(kind), of_type)
         })
+    }
+
+    /// Returns whether the family of images of the node class has one for the type. Windows runs on
+    /// amd64 alone. Source: karpenter-provider-aws, `pkg/providers/instancetype/types.go`, `getOS`.
+    fn has_image(&self, kind: &InstanceType) -> bool {
+        let is_amd64 = || kind.labels.get(key::ARCH).is_some_and(|arch| arch.as_str() == "amd64");
+        self.class.ami_family != AmiFamily::Windows || is_amd64()
     }
 
     fn type_labels(&self, kind: &InstanceType) -> Labels {

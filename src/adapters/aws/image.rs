@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
 use aws_sdk_ec2::types::{ArchitectureValues, Image, ImageState};
+use jiff::Timestamp;
 
 use super::client::Aws;
 use super::errors::{AwsError, port_error};
@@ -170,14 +171,25 @@ impl Aws {
         self.read_parameter(&path.ok_or_else(|| no_image_published(alias, hardware.arch))?).await
     }
 
-    /// Returns all images that the terms select, apart from aliases.
+    /// Returns all images that the terms select, apart from aliases. A term whose parameter does not
+    /// exist selects none.
+    ///
+    /// # Errors
+    /// Returns an error if a lookup fails, or if no term selects an image and a parameter is missing.
     async fn selected_images(&self, terms: &[ImageTerm]) -> Result<Vec<Image>, AwsError> {
-        let mut found = Vec::new();
+        let (mut found, mut missing) = (Vec::new(), None);
         for term in terms {
             match term {
                 ImageTerm::Alias { .. } => {}
                 ImageTerm::Parameter(path) => {
-                    let id = self.read_parameter(path).await?;
+                    let id = match self.read_parameter(path).await {
+                        Ok(id) => id,
+                        Err(error @ AwsError::Missing(_)) => {
+                            missing = missing.or(Some(error));
+                            continue;
+                        }
+                        Err(error @ AwsError::Port(_)) => return Err(error),
+                    };
                     let by_id = Selector { id: Some(id), ..Selector::default() };
                     found.extend(self.describe_images(&by_id, None).await?);
                 }
@@ -186,7 +198,10 @@ impl Aws {
                 }
             }
         }
-        Ok(found)
+        match missing.filter(|_| found.is_empty()) {
+            Some(error) => Err(error),
+            None => Ok(found),
+        }
     }
 
     async fn read_parameter(&self, path: &str) -> Result<String, AwsError> {
@@ -211,15 +226,17 @@ impl Aws {
     ) -> Result<Vec<Image>, AwsError> {
         let owners: &[&str] = match owner {
             Some(_) => &[],
-            // An image selected by ID may have any owner. By tag or name, only our own and Amazon's
-            // images match.
-            None if selector.id.is_some() => &[],
+            // A name may be that of a foreign image, so it needs a trusted owner. Tags are our own.
+            // Source: karpenter-provider-aws, `pkg/providers/amifamily/ami.go`.
+            None if selector.name.is_none() || selector.id.is_some() => &[],
             None => &["self", "amazon"],
         };
         let owners = owners.iter().copied().chain(owner).map(str::to_owned).collect();
         let request = self
             .ec2
             .describe_images()
+            // Images in use may be deprecated, and EC2 hides those of other owners.
+            .include_deprecated(true)
             .set_filters(Some(filters(selector, "image-id", "name")))
             .set_owners(Some(owners));
         let (mut pages, mut images) = (request.into_paginator().send(), Vec::new());
@@ -241,8 +258,8 @@ fn alias(terms: &[ImageTerm]) -> Option<ImageAlias<'_>> {
     aliases.next()
 }
 
-/// Returns the newest available image for an architecture. Ties are broken by the higher ID, so
-/// that the result is deterministic.
+/// Returns the newest available image for an architecture; a deprecated one if there is no other.
+/// Ties are broken by the higher ID, so that the result is deterministic.
 fn newest(found: &[Image], arch: Arch) -> Option<String> {
     let fits = |image: &&Image| {
         let of = image.architecture.as_ref().map(ArchitectureValues::as_str);
@@ -250,7 +267,12 @@ fn newest(found: &[Image], arch: Arch) -> Option<String> {
         of == Some(ec2_arch(arch)) && is_made
     };
     let fitting = found.iter().filter(fits);
-    let newest = fitting.max_by_key(|image| (image.creation_date.clone(), image.image_id.clone()));
+    let now = Timestamp::now();
+    let newest = fitting.max_by_key(|image| {
+        let deprecated_at = image.deprecation_time.as_deref().and_then(|at| at.parse().ok());
+        let is_current = deprecated_at.is_none_or(|at: Timestamp| at > now);
+        (is_current, image.creation_date.clone(), image.image_id.clone())
+    });
     newest.and_then(|image| image.image_id.clone())
 }
 
@@ -276,6 +298,25 @@ fn no_image_published(alias: ImageAlias<'_>, arch: Arch) -> AwsError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn deprecated_image_is_used_if_there_is_no_other() {
+        let image = |id: &str, created: &str, deprecated: Option<&str>| {
+            let image = Image::builder().image_id(id).creation_date(created);
+            let image = image.architecture(ArchitectureValues::X8664);
+            image.set_deprecation_time(deprecated.map(str::to_owned)).build()
+        };
+        let old = image("ami-1", "2023-01-01T00:00:00.000Z", None);
+        let new = image("ami-2", "2024-01-01T00:00:00.000Z", Some("2025-01-01T00:00:00.000Z"));
+        let later = image("ami-3", "2023-06-01T00:00:00.000Z", Some("2999-01-01T00:00:00.000Z"));
+        let of = |images: &[&Image]| {
+            let images: Vec<Image> = images.iter().map(|image| (*image).clone()).collect();
+            newest(&images, Arch::Amd64)
+        };
+        assert_eq!(of(&[&old, &new]).as_deref(), Some("ami-1"));
+        assert_eq!(of(&[&old, &new, &later]).as_deref(), Some("ami-3"));
+        assert_eq!(of(&[&new]).as_deref(), Some("ami-2"));
+    }
 
     #[test]
     fn aliases_map_to_published_parameters() {

@@ -480,8 +480,10 @@ mod tests {
         let cases = [
             ("apps/v1", "ReplicaSet", "api-7f", Some((WorkloadKind::Deployment, "api"))),
             ("apps/v1", "ReplicaSet", "other", Some((WorkloadKind::ReplicaSet, "other"))),
-            ("apps/v1", "ReplicaSet", "canary-1", Some((WorkloadKind::ReplicaSet, "canary-1"))),
+            ("apps/v1", "ReplicaSet", "canary-1", Some((WorkloadKind::Rollout, "c"))),
+            ("apps/v1", "ReplicaSet", "custom-1", Some((WorkloadKind::ReplicaSet, "custom-1"))),
             ("batch/v1", "Job", "sync-1", Some((WorkloadKind::CronJob, "sync"))),
+            ("batch/v1", "Job", "queue-x", Some((WorkloadKind::ScaledJob, "queue"))),
             ("apps/v1", "StatefulSet", "db", Some((WorkloadKind::StatefulSet, "db"))),
             ("v1", "Node", "ip-10-0-0-1", None),
         ];
@@ -491,10 +493,15 @@ mod tests {
         let mut pods = cached_objects(PODS, cases.iter().enumerate().map(pod).collect());
         let sets = vec![
             owned("api-7f", "apps/v1", "Deployment", "api"),
-            owned("canary-1", "argoproj.io/v1", "Rollout", "c"),
+            owned("canary-1", "argoproj.io/v1alpha1", "Rollout", "c"),
+            owned("custom-1", "example.com/v1", "Rollout", "c"),
         ];
         let sets = cached_objects(REPLICA_SETS, sets);
-        let jobs = cached_objects(JOBS, vec![owned("sync-1", "batch/v1", "CronJob", "sync")]);
+        let jobs = vec![
+            owned("sync-1", "batch/v1", "CronJob", "sync"),
+            owned("queue-x", "keda.sh/v1alpha1", "ScaledJob", "queue"),
+        ];
+        let jobs = cached_objects(JOBS, jobs);
         let others = [(REPLICA_SETS.path, &sets), (JOBS.path, &jobs)].into();
         let objects = assemble(&mut pods, &others);
         assert_eq!(objects.pods.len(), cases.len(), "{:?}", objects.unread);

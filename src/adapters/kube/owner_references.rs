@@ -30,6 +30,8 @@ fn workload_id(owner: &OwnerReference, namespace: &str) -> Option<WorkloadId> {
         ("ReplicationController", Some("v1")) => WorkloadKind::ReplicationController,
         ("Job", Some("batch")) => WorkloadKind::Job,
         ("CronJob", Some("batch")) => WorkloadKind::CronJob,
+        ("Rollout", Some("argoproj.io")) => WorkloadKind::Rollout,
+        ("ScaledJob", Some("keda.sh")) => WorkloadKind::ScaledJob,
         _ => return None,
     };
     Some(new_workload_id(kind, namespace, &owner.name))

@@ -217,6 +217,21 @@ fn exceeded_quotas_cause_warnings() {
         ),
         ("pods with QoS class BestEffort", "{hard: {pods: 0}, scopes: [BestEffort]}", vec![]),
         (
+            "an amount that each container must state",
+            "{hard: {requests.memory: 4Gi, memory: 4Gi, limits.cpu: 9, limits.memory: 4Gi}}",
+            vec![
+                "requires limits.memory and memory and requests.memory of each container, which \
+                 container app of Deployment web/api does not state: the API server will reject \
+                 its pods"
+                    .to_owned(),
+            ],
+        ),
+        (
+            "such an amount, in the quota of other pods",
+            "{hard: {limits.memory: 4Gi}, scopes: [BestEffort]}",
+            vec![],
+        ),
+        (
             "pods with another QoS class",
             "{hard: {pods: 0}, scopes: [NotBestEffort]}",
             vec![over("pods", "0", "4")],
@@ -241,4 +256,33 @@ fn exceeded_quotas_cause_warnings() {
     ] {
         assert_eq!(quota(spec), expected, "{rule}");
     }
+}
+
+#[test]
+fn limits_of_a_pod_apply_to_its_pod_level_requests() {
+    let of = |least: &str, pod_level: &str| {
+        let text = format!(
+            "apiVersion: v1
+kind: LimitRange
+metadata: {{name: range, namespace: web}}
+spec: {{limits: [{{type: Pod, min: {{cpu: {least}}}}}]}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: api, namespace: web}}
+spec:
+  selector: {{matchLabels: {{app: api}}}}
+  template:
+    metadata: {{labels: {{app: api}}}}
+    spec:
+      resources: {{{pod_level}}}
+      containers: [{{name: app}}]
+"
+        );
+        problems(&text).into_iter().map(|problem| problem.message).collect::<Vec<_>>()
+    };
+    assert_eq!(of("500m", "requests: {cpu: 2}"), [] as [&str; 0]);
+    assert_eq!(of("500m", "limits: {cpu: 2}"), [] as [&str; 0], "the limit is the request");
+    let refused = of("500m", "requests: {cpu: 200m}");
+    assert!(refused.len() == 1 && refused[0].ends_with("the pod requests 200m"), "{refused:?}");
 }

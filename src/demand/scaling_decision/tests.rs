@@ -69,6 +69,42 @@ fn job_needs_pods_until_its_completions_succeeded() {
 }
 
 #[test]
+fn pods_of_a_suspended_job_count_while_they_exist() {
+    let scale = Scale::Job { pods: 3, completions: Some(3), suspended: true };
+    let mut scenario = scenario(WorkloadKind::Job, scale);
+    assert_eq!(planned(&scenario), 0);
+    pod(&mut scenario, PodPhase::Running);
+    pod(&mut scenario, PodPhase::Pending);
+    assert_eq!(planned(&scenario), 2, "Kueue has resumed it");
+}
+
+#[test]
+fn an_hpa_does_not_scale_a_target_without_replicas() {
+    let of = |replicas: u32, live: Option<u32>| {
+        let mut scenario = scenario(WorkloadKind::Deployment, Scale::Replicas(replicas));
+        let WorkloadId { namespace, name, kind } = workload_id();
+        scenario.desired.scalers = vec![Scaler {
+            object: "HorizontalPodAutoscaler other/inflate".to_owned(),
+            origin: Origin::new("a.yaml", 9),
+            namespace,
+            name: "inflate".to_owned(),
+            targets: vec![ScaleTarget { kind: kind.as_str().to_owned(), name: name.to_string() }],
+            rule: ScalerRule::Horizontal(Horizontal {
+                min: 3,
+                max: 9,
+                metrics: Vec::new(),
+                behavior: None,
+            }),
+        }];
+        for _ in 0..live.unwrap_or(0) {
+            pod(&mut scenario, PodPhase::Running);
+        }
+        planned(&scenario)
+    };
+    assert_eq!((of(0, None), of(1, None), of(0, Some(4))), (0, 3, 4));
+}
+
+#[test]
 fn unreadable_workload_is_resolved_by_an_autoscaler_alone() {
     let mut scenario = scenario(WorkloadKind::Deployment, Scale::Replicas(0));
     let unresolved = Unresolved {

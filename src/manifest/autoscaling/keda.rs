@@ -27,6 +27,9 @@ const TRIGGERS_MAX: usize = 1_000;
 
 const PAUSED: &str = "autoscaling.keda.sh/paused";
 const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
+/// Triggers that are metrics of the generated HPA alone, and cannot scale to zero.
+/// Source: `kedacore/keda`, `apis/keda/v1alpha1/scaledobject_webhook.go`.
+const RESOURCE_TRIGGERS: [&str; 2] = ["cpu", "memory"];
 const PAUSED_IN: &str = "autoscaling.keda.sh/paused-scale-in";
 const PAUSED_OUT: &str = "autoscaling.keda.sh/paused-scale-out";
 const FORCE_ACTIVATION: &str = "autoscaling.keda.sh/force-activation";
@@ -77,6 +80,17 @@ fn rule(meta: &ObjectMeta, spec: &FieldMap<'_>, root: &FieldMap<'_>) -> Option<E
     let (stabilization, has_formula) =
         advanced.unwrap_or(Some((SignedDuration::from_secs(STABILIZATION_SECONDS), false)))?;
     let KedaTriggers { crons, others } = found?;
+    let has_resources_only = crons.is_empty()
+        && !others.is_empty()
+        && others.iter().all(|kind| RESOURCE_TRIGGERS.contains(&kind.as_str()));
+    if has_resources_only && min == 0 {
+        spec.field.warn(
+            "needs a `minReplicaCount` above 0, because its triggers are CPU and memory alone: KEDA \
+             never scales to 0 by them, and one replica counts",
+            "set minReplicaCount: 1".to_owned(),
+        );
+    }
+    let min = if has_resources_only { min.max(1) } else { min };
     let annotation = |key: &str| meta.annotations.get(key).map(String::as_str);
     Some(EventDriven {
         min,

@@ -1,5 +1,7 @@
 //! `EC2NodeClass` (v1, v1beta1) and `AWSNodeTemplate` (v1alpha1).
 
+use std::sync::Arc;
+
 use super::super::collector::{Collector, Definition};
 use super::super::decode::{Field, FieldMap, shorten};
 use super::super::object_meta::ObjectMeta;
@@ -10,7 +12,8 @@ use super::node_pool::string_map;
 use super::spec_digest::{canonical, digests, sha256};
 use super::{finish_root, warn_unsupported};
 use crate::model::desired::{
-    AmiFamily, Generation, InstanceSettings, KubeletSettings, NodeClass, ReservationTerm, Severity,
+    AmiFamily, Generation, InstanceSettings, KubeletSettings, MetadataOptions, NodeClass,
+    ReservationTerm, Severity,
 };
 use crate::model::similar_name::most_similar;
 use crate::model::units::Bytes;
@@ -145,7 +148,11 @@ pub(in super::super) fn node_template(meta: ObjectMeta, root: &FieldMap<'_>, int
 }
 
 fn add(class: NodeClass, root: &FieldMap<'_>, into: &mut Collector) {
-    let class = NodeClass { unreadable: root.field.scope.first_failed_field(), ..class };
+    let mut class = NodeClass { unreadable: root.field.scope.first_failed_field(), ..class };
+    // The API server fills in the defaults, which are then no change.
+    if class.instance_settings.metadata == MetadataOptions::default() {
+        Arc::make_mut(&mut class.spec_digests).remove("metadataOptions");
+    }
     let named = Definition {
         kind: "EC2NodeClass",
         name: class.name.to_string(),

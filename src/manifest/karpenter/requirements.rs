@@ -157,7 +157,9 @@ fn check_known_values(field: &Field<'_>, requirement: &PoolRequirement) {
 fn check_restricted(field: &Field<'_>, name: &str) {
     let own = [key::NODEPOOL, key::PROVISIONER].contains(&name);
     if own || is_restricted(name) {
-        let hint = match similar_keys(name).as_slice() {
+        let mut similar = similar_keys(name);
+        similar.retain(|key| *key != name);
+        let hint = match similar.as_slice() {
             [] => "Karpenter reserves this label; use one of your own domain".to_owned(),
             similar => format!("did you mean `{}`?", similar.join("` or `")),
         };

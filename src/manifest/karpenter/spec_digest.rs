@@ -18,12 +18,13 @@ pub(in super::super) fn sha256(text: &str) -> Arc<str> {
 /// Placeholders with a value are replaced.
 pub(in super::super) fn canonical(node: &YamlNode<'_>, vars: &Vars, skip: &[&str]) -> String {
     let mut out = String::new();
-    write_node(node, vars, skip, &mut out);
+    write_node(node, vars, skip, ListOrder::Counts, &mut out);
     out
 }
 
 /// Returns the SHA-256 of the canonical form of each entry of a map, without those named in `skip`.
-/// Null entries are treated as absent.
+/// Null entries are treated as absent. The order of a list has no meaning, as in the hash of
+/// Karpenter.
 pub(in super::super) fn digests(
     node: &YamlNode<'_>,
     vars: &Vars,
@@ -32,10 +33,22 @@ pub(in super::super) fn digests(
     let YamlValue::Map(entries) = &node.value else { return BTreeMap::new() };
     let stated = entries.iter().filter(|entry| !skip.contains(&&*entry.key));
     let stated = stated.filter(|entry| !entry.value.is_null());
-    stated.map(|e| (e.key.to_string(), sha256(&canonical(&e.value, vars, &[])))).collect()
+    let digest = |value: &YamlNode<'_>| {
+        let mut out = String::new();
+        write_node(value, vars, &[], ListOrder::Ignored, &mut out);
+        sha256(&out)
+    };
+    stated.map(|entry| (entry.key.to_string(), digest(&entry.value))).collect()
 }
 
-fn write_node(node: &YamlNode<'_>, vars: &Vars, skip: &[&str], out: &mut String) {
+/// Whether the order of the items of a list counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ListOrder {
+    Counts,
+    Ignored,
+}
+
+fn write_node(node: &YamlNode<'_>, vars: &Vars, skip: &[&str], order: ListOrder, out: &mut String) {
     match &node.value {
         YamlValue::Plain(text) => {
             let text = placeholder::substitute(text, vars).text;
@@ -49,13 +62,17 @@ fn write_node(node: &YamlNode<'_>, vars: &Vars, skip: &[&str], out: &mut String)
         }
         YamlValue::Quoted(text) => write_text(&placeholder::substitute(text, vars).text, out),
         YamlValue::Seq(items) => {
-            out.push('[');
-            for (index, item) in items.iter().enumerate() {
-                if index > 0 {
-                    out.push(',');
-                }
-                write_node(item, vars, &[], out);
+            let text = |item: &YamlNode<'_>| {
+                let mut text = String::new();
+                write_node(item, vars, &[], order, &mut text);
+                text
+            };
+            let mut items: Vec<String> = items.iter().map(text).collect();
+            if order == ListOrder::Ignored {
+                items.sort();
             }
+            out.push('[');
+            out.push_str(&items.join(","));
             out.push(']');
         }
         YamlValue::Map(entries) => {
@@ -69,13 +86,13 @@ fn write_node(node: &YamlNode<'_>, vars: &Vars, skip: &[&str], out: &mut String)
                 }
                 write_text(&entry.key, out);
                 out.push(':');
-                write_node(&entry.value, vars, &[], out);
+                write_node(&entry.value, vars, &[], order, out);
             }
             out.push('}');
         }
         YamlValue::Tagged(tag, inner) => {
             write_text(tag, out);
-            write_node(inner, vars, &[], out);
+            write_node(inner, vars, &[], order, out);
         }
     }
 }

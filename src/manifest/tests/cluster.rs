@@ -175,7 +175,7 @@ spec: {scaleTargetRef: {apiVersion: apps/v1, kind: StatefulSet, name: db}, maxRe
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
 metadata: {name: s}
-spec: {scaleTargetRef: {name: api}, triggers: [{type: cpu, metadata: {value: '60'}}]}
+spec: {scaleTargetRef: {name: api}, minReplicaCount: 1, triggers: [{type: cpu, metadata: {value: '60'}}]}
 ---
 apiVersion: autoscaling.k8s.io/v1
 kind: VerticalPodAutoscaler

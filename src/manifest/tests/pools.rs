@@ -512,6 +512,42 @@ fn a_class_digest_changes_only_with_its_meaning() {
     assert_ne!(first, digest(&format!("{ALIAS}  tags: {{a: b, c: e}}\n")));
     let data = digest(&format!("{ALIAS}  userData: x\n"));
     assert_ne!(data, digest(&format!("{ALIAS}  userData: z\n")));
+    let metadata = |options: &str| digest(&format!("{ALIAS}  metadataOptions: {options}\n"));
+    let exported = "{httpEndpoint: enabled, httpProtocolIPv6: disabled, \
+                    httpPutResponseHopLimit: 1, httpTokens: required}";
+    assert_eq!(digest(ALIAS), metadata(exported), "the API server fills in the defaults");
+    assert_eq!(digest(ALIAS), metadata("{httpTokens: required}"));
+    assert_ne!(digest(ALIAS), metadata("{httpPutResponseHopLimit: 2}"));
+    let devices = |first: &str, second: &str| {
+        let device = |name: &str| format!("{{deviceName: {name}, ebs: {{volumeSize: 9Gi}}}}");
+        digest(&format!("{ALIAS}  blockDeviceMappings: [{}, {}]\n", device(first), device(second)))
+    };
+    assert_eq!(devices("/dev/xvda", "/dev/xvdb"), devices("/dev/xvdb", "/dev/xvda"));
+    assert_ne!(devices("/dev/xvda", "/dev/xvdb"), devices("/dev/xvda", "/dev/xvdc"));
+}
+
+#[test]
+fn an_unreadable_node_class_is_not_missing() {
+    let text =
+        format!("{}---\n{}", v1("", ""), node_class("  amiSelectorTerms: [{alias: AL2023}]\n"));
+    let problems = lines(&read_text(&text));
+    assert!(!problems.is_empty(), "the alias is wrong");
+    assert!(problems.iter().all(|line| !line.contains("not in the repository")), "{problems:#?}");
+    let absent = lines(&read_text(&v1("", "")));
+    assert!(absent.iter().any(|line| line.contains("not in the repository")), "{absent:#?}");
+}
+
+#[test]
+fn a_volume_size_has_a_unit() {
+    for (size, is_valid) in
+        [("100Gi", true), ("1Ti", true), ("20G", true), ("100", false), ("9Mi", false)]
+    {
+        let device = format!("[{{deviceName: /dev/xvda, ebs: {{volumeSize: {size}}}}}]");
+        let text = node_class(&format!("{ALIAS}  blockDeviceMappings: {device}\n"));
+        let problems = lines(&read_text(&text));
+        let is_named = problems.iter().any(|line| line.contains("not a volume size"));
+        assert_eq!(is_named, !is_valid, "{size}: {problems:#?}");
+    }
 }
 
 #[test]

@@ -121,6 +121,31 @@ fn invalid_autoscalers_are_errors_with_their_line() {
 }
 
 #[test]
+fn resource_triggers_never_scale_to_zero() {
+    let read = |spec: &str| {
+        let text = format!(
+            "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {{name: s}}\n\
+             spec: {{scaleTargetRef: {{name: api}}, {spec}}}"
+        );
+        let desired = read_text(&text);
+        let problems = lines(&desired);
+        let Some(ScalerRule::EventDriven(rule)) =
+            desired.scalers.into_iter().next().map(|scaler| scaler.rule)
+        else {
+            panic!("{problems:?}")
+        };
+        (rule.min, problems.len())
+    };
+    let cpu = "{type: cpu, metadata: {value: '60'}}";
+    let memory = "{type: memory, metadata: {value: '60'}}";
+    let queue = "{type: aws-sqs-queue, metadata: {queueURL: q}}";
+    assert_eq!(read(&format!("minReplicaCount: 0, triggers: [{cpu}, {memory}]")), (1, 1));
+    assert_eq!(read(&format!("triggers: [{memory}]")), (1, 1));
+    assert_eq!(read(&format!("minReplicaCount: 2, triggers: [{cpu}]")), (2, 0));
+    assert_eq!(read(&format!("minReplicaCount: 0, triggers: [{cpu}, {queue}]")), (0, 0));
+}
+
+#[test]
 fn trigger_metadata_that_sets_no_bound_may_be_open() {
     let keda = |kind: &str| {
         format!(
@@ -141,8 +166,8 @@ fn pauses_of_keda_are_read_from_annotations() {
     let paused = |annotation: &str| {
         let text = format!(
             "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {{name: s, annotations: \
-             {{{annotation}}}}}\nspec: {{scaleTargetRef: {{name: api}}, triggers: [{{type: cpu, \
-             metadata: {{value: '60'}}}}]}}"
+             {{{annotation}}}}}\nspec: {{scaleTargetRef: {{name: api}}, minReplicaCount: 1, triggers: \
+             [{{type: cpu, metadata: {{value: '60'}}}}]}}"
         );
         let scaler = clean(&text).scalers.remove(0);
         let ScalerRule::EventDriven(rule) = scaler.rule else { panic!("another rule") };

@@ -217,6 +217,7 @@ fn names_that_the_api_server_refuses_are_errors() {
                 format!("spec: {{schedule: '0 3 * * *', jobTemplate: {{spec: {{{TEMPLATE}}}}}}}")
             }
             "Namespace" => String::new(),
+            "StatefulSet" => format!("spec: {{{SELECTOR}, {TEMPLATE}}}"),
             "PodDisruptionBudget" => "spec: {minAvailable: 1, selector: {}}".to_owned(),
             _ if metadata.contains(MANUAL) => format!("spec: {{manualSelector: true, {TEMPLATE}}}"),
             _ => format!("spec: {{{TEMPLATE}}}"),
