@@ -251,9 +251,9 @@ mod tests {
 
     #[test]
     fn changed_image_selector_with_the_same_image_is_no_drift() {
-        let class = || Scenario::new(TYPES, 500, 512).desired.node_classes.into_values().next();
+        let class = || Scenario::new(&TYPES, 500, 512).desired.node_classes.into_values().next();
         let mut class = class().expect("a class");
-        let mut scenario = Scenario::new(TYPES, 500, 512);
+        let mut scenario = Scenario::new(&TYPES, 500, 512);
         scenario.step(3);
         let mut instance = scenario.observed.instances.values().next().expect("one").clone();
         instance.launched_with.image = Some("ami-1".into());
