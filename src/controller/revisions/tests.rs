@@ -291,3 +291,52 @@ fn new_leader_keeps_its_revision_if_persisted_or_without_ci() {
         (Some("1"), true)
     );
 }
+
+/// Reads the branch, whose commit reads these pools of the cluster.
+fn read_pools(harness: &mut ControllerHarness, seconds: i64, pools: &str) {
+    let served = harness.state().revisions.served.as_ref().expect("one is served");
+    let mut revision = Revision::clone(served);
+    revision.cluster_pools = Some(pools.to_owned());
+    harness.step_at(seconds, Event::BranchRead(Ok(Arc::new(revision))));
+}
+
+#[test]
+fn changed_pools_of_the_same_commit_are_planned() {
+    let mut harness = ControllerHarness::started();
+    read_pools(&mut harness, 1, "a");
+    let plans = |harness: &mut ControllerHarness, seconds: i64| {
+        harness.modify(|state| state.planning.run = None);
+        harness.observe(seconds, world(1));
+        harness.state().planning.run.is_some()
+    };
+    assert!(plans(&mut harness, 2), "the first plan");
+    assert!(!plans(&mut harness, 3), "nothing changed");
+    read_pools(&mut harness, 4, "a");
+    assert!(!plans(&mut harness, 5), "the same pools");
+    read_pools(&mut harness, 6, "b");
+    assert!(plans(&mut harness, 7), "a pool changed");
+}
+
+#[test]
+fn served_commit_is_read_anew_if_pools_changed_while_a_newer_one_waits() {
+    let mut harness = ControllerHarness::started();
+    read_pools(&mut harness, 1, "a");
+    read_ci_revision(&mut harness, 10, "2");
+    assert_eq!(served_commit(&harness), Some("1"));
+    let required = |harness: &ControllerHarness| {
+        harness.state().revisions.required.as_ref().map(|required| required.commit.clone())
+    };
+    assert_eq!(required(&harness), None, "the same pools");
+    let mut newest =
+        Revision::clone(&harness.state().revisions.waiting.as_ref().expect("it waits").revision);
+    newest.cluster_pools = Some("b".to_owned());
+    harness.step_at(20, Event::BranchRead(Ok(Arc::new(newest))));
+    assert_eq!(required(&harness).as_deref(), Some("1"));
+    let mut read =
+        Revision::clone(harness.state().revisions.served.as_ref().expect("one is served"));
+    read.cluster_pools = Some("b".to_owned());
+    let (commit, read) = ("1".to_owned(), Ok(Arc::new(read)));
+    harness.step_at(21, Event::CommitRead { commit, read });
+    let served = harness.state().revisions.served.as_ref().expect("one is served");
+    assert_eq!((served.commit.as_str(), served.cluster_pools.as_deref()), ("1", Some("b")));
+}
