@@ -301,23 +301,6 @@ fn read_pools(harness: &mut ControllerHarness, seconds: i64, pools: &str) {
 }
 
 #[test]
-fn changed_pools_of_the_same_commit_are_planned() {
-    let mut harness = ControllerHarness::started();
-    read_pools(&mut harness, 1, "a");
-    let plans = |harness: &mut ControllerHarness, seconds: i64| {
-        harness.modify(|state| state.planning.run = None);
-        harness.observe(seconds, world(1));
-        harness.state().planning.run.is_some()
-    };
-    assert!(plans(&mut harness, 2), "the first plan");
-    assert!(!plans(&mut harness, 3), "nothing changed");
-    read_pools(&mut harness, 4, "a");
-    assert!(!plans(&mut harness, 5), "the same pools");
-    read_pools(&mut harness, 6, "b");
-    assert!(plans(&mut harness, 7), "a pool changed");
-}
-
-#[test]
 fn served_commit_is_read_anew_if_pools_changed_while_a_newer_one_waits() {
     let mut harness = ControllerHarness::started();
     read_pools(&mut harness, 1, "a");
