@@ -20,6 +20,7 @@ mod approval;
 mod args;
 mod bootstrap;
 mod catalog;
+mod cluster_pools;
 #[cfg(feature = "live")]
 mod comment;
 mod completions;

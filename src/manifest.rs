@@ -27,6 +27,7 @@ mod classify;
 mod cluster_alternatives;
 mod cluster_directories;
 mod cluster_objects;
+mod cluster_pools;
 mod collector;
 mod cron;
 mod declared_objects;
@@ -68,6 +69,10 @@ pub mod adr_0001 {}
 #[cfg(doc)]
 #[doc = include_str!("adr/0020-external-sources.md")]
 pub mod adr_0020 {}
+
+#[cfg(doc)]
+#[doc = include_str!("adr/0022-cluster-pools.md")]
+pub mod adr_0022 {}
 
 pub use chart_index::{
     ChartDependency, ChartVersion, chart_dependencies, chart_versions, is_exact_version,

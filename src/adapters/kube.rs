@@ -24,6 +24,7 @@ mod cached_object;
 mod client;
 mod cluster_identity;
 mod cluster_objects;
+mod cluster_pools;
 mod events;
 mod far_times;
 mod lease;
@@ -44,7 +45,7 @@ pub use lease::{
     APPLY_RENEW_INTERVAL, HeldLease, LEASE_NAME, LEASE_NAMESPACE, LEASE_POLL, LeaseClient,
     LeaseError, LeaseRecord,
 };
-pub use preflight::SteeringObstacle;
+pub use preflight::{PreflightSettings, SteeringObstacle};
 pub use watch::{ClusterChange, WatchedCluster};
 
 use ::kube::Error;

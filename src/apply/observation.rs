@@ -5,6 +5,7 @@
 //! Invariant: unknown is not empty. A failed or contradictory read is marked in `sources`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::apply::ports::{Clock, Cloud, CloudInventory, Cluster, ClusterObjects, PortError};
 use crate::model::ids::NodeName;
@@ -42,6 +43,7 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         scaling,
         unread: _,
         unread_objects: unread,
+        pools,
     } = objects.unwrap_or_default();
     let mut observed = Observed {
         format_version: FORMAT_VERSION.to_owned(),
@@ -65,6 +67,7 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         market: None,
         resolved,
         scaling,
+        pools: pools.map(Arc::new),
     };
     remove_unreported_nodes(&mut observed);
     add_unlisted_instances(cloud, &mut observed).await;

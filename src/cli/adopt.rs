@@ -10,7 +10,7 @@ use super::repository::Repository;
 use super::settings::{AdoptSettings, Format};
 use super::world;
 use super::world_choice::WorldChoice;
-use super::{Console, Exit, embedded, output, planning, source_tree};
+use super::{Console, Exit, cluster_pools, embedded, output, planning, source_tree};
 use crate::apply::adoption::{AdoptRow, Adoption, adoption, with_adopted_nodes};
 use crate::apply::ports::{PortError, Tagger};
 use crate::model::desired::Desired;
@@ -31,8 +31,9 @@ const QUESTION: &str = "Adopt these nodes? Only \"yes\" is accepted.";
 const LISTED_MAX: usize = 200;
 
 pub(super) fn run(settings: &AdoptSettings, console: &mut Console) -> Result<Exit, CliError> {
-    let repository = Repository::read(&source_tree::read(&settings.source)?);
-    let choice = planning::world_choice(settings.world.as_ref(), &settings.source, &repository)?;
+    let tree = source_tree::read(&settings.source)?;
+    let (repository, choice) =
+        cluster_pools::read_over(&tree, settings.world.as_ref(), &settings.source)?;
     let observed = world::observe(&choice, &repository, None, console)?;
     let adoption = find_adoption(&repository.desired, &observed)?;
     if let Format::Document(format) = settings.format {

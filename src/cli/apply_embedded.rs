@@ -12,7 +12,9 @@ use super::lock::WorldLock;
 use super::policy::Judge;
 use super::progress::ProgressReporter;
 use super::replan::Replanner;
-use super::{Console, Exit, files, settings, source_tree};
+use super::repository::FleetSettings;
+use super::world_choice::WorldChoice;
+use super::{Console, Exit, cluster_pools, files, settings, source_tree};
 use crate::apply::{ApplySettings, Ports, Receipt, apply, check_plan};
 use crate::plan::Plan;
 use crate::simulator::{Delivery, World, eksctl_groups};
@@ -29,7 +31,10 @@ pub(super) fn carry_out(
     approvers: &[String],
     console: &mut Console,
 ) -> Result<Exit, CliError> {
-    let repository = source_tree::read_planned(plan, &apply_settings.caller, &judge.trust)?;
+    let world = WorldChoice::Sim(directory.to_owned());
+    let pools = |fleet: &FleetSettings| cluster_pools::read(fleet, &world);
+    let repository = source_tree::read_planned(plan, &apply_settings.caller, &judge.trust, &pools)?;
+    cluster_pools::check_unchanged(plan, &repository)?;
     let desired = Rc::new(repository.desired.clone());
     let now = plan.capacity.base.world.taken_at;
     let fleet = &repository.fleet;

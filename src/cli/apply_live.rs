@@ -10,8 +10,9 @@ use super::live::{account_error, block_on, connect, expected_cluster};
 use super::policy::Judge;
 use super::progress::ProgressReporter;
 use super::replan::Replanner;
-use super::repository::Repository;
-use super::{Console, Exit, files, planning, settings, source_tree};
+use super::repository::{FleetSettings, Repository};
+use super::world_choice::WorldChoice;
+use super::{Console, Exit, cluster_pools, files, planning, settings, source_tree};
 use crate::adapters::aws::{Aws, LaunchContext, MarketAnswers};
 use crate::adapters::kube::{
     ApplyEvents, EVENTS_FLUSH_MAX, HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LeaseClient,
@@ -36,7 +37,9 @@ pub(super) fn carry_out(
     approvers: &[String],
     console: &mut Console,
 ) -> Result<Exit, CliError> {
-    let repository = source_tree::read_planned(plan, &apply_settings.caller, &judge.trust)?;
+    let pools = |fleet: &FleetSettings| cluster_pools::read(fleet, &WorldChoice::Live);
+    let repository = source_tree::read_planned(plan, &apply_settings.caller, &judge.trust, &pools)?;
+    cluster_pools::check_unchanged(plan, &repository)?;
     let interrupted = interrupt_flag()?;
     // A receipt file that cannot be written is an error before the first change.
     apply_settings.receipt.as_deref().map(files::writable).transpose()?;

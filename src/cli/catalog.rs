@@ -5,11 +5,10 @@ use std::path::Path;
 
 use super::args::SortArg;
 use super::error::CliError;
-use super::repository::Repository;
 use super::settings::{
     CatalogExplainSettings, CatalogListSettings, Format, NodeSource, RegionSettings,
 };
-use super::{Console, Exit, files, output, planning, source_tree, world};
+use super::{Console, Exit, cluster_pools, files, output, planning, source_tree, world};
 use crate::catalog::{Catalog, InstanceType, NodeSettings, Offering};
 use crate::manifest::read_region_prices;
 use crate::model::desired::{
@@ -173,7 +172,8 @@ fn open(source: &NodeSource, console: &mut Console) -> Result<CatalogView, CliEr
         }
         NodeSource::Pool { name, source, world } => (name, source, world),
     };
-    let repository = Repository::read(&source_tree::read(source)?);
+    let tree = source_tree::read(source)?;
+    let (repository, world) = cluster_pools::read_over(&tree, world.as_ref(), source)?;
     let desired = &repository.desired;
     let mut problems = desired.problems.iter();
     if let Some(problem) = problems.find(|problem| &*problem.origin.file == PRICE_FILE) {
@@ -192,7 +192,6 @@ fn open(source: &NodeSource, console: &mut Console) -> Result<CatalogView, CliEr
         return Err(CliError::text(format!("pool `{name}` has no node class that is declared"))
             .hint("`fleetwright validate` names it with file and line"));
     };
-    let world = planning::world_choice(world.as_ref(), source, &repository)?;
     let observed = world::observe(&world, &repository, None, console)?;
     let market = world::market(&world, &repository, &observed);
     let region = repository.fleet.region_of(&observed);

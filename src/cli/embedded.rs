@@ -6,7 +6,7 @@ use std::rc::Rc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::error::CliError;
-use super::repository::{FleetSettings, Repository};
+use super::repository::{FleetSettings, PoolsRead, Repository};
 use crate::demand::{ShapeContext, pod_shape};
 use crate::model::desired::Desired;
 use crate::model::observed::{ClusterIdentity, Observed};
@@ -39,6 +39,15 @@ pub(super) fn observe(
         .create_groups(&groups, GROUP_CREATION_MAX)
         .map_err(|error| cannot_open(directory, error))?;
     Ok(world.observed())
+}
+
+/// Returns the pools of the world of `directory`, if it was observed with them.
+pub(super) fn pools(directory: &Path, fleet: &FleetSettings) -> Result<PoolsRead, CliError> {
+    let genesis = genesis(fleet, Timestamp::UNIX_EPOCH);
+    let shape = shapes(&Rc::new(Desired::default()));
+    let world = World::copy_in_memory(directory, &genesis, &shape)
+        .map_err(|error| cannot_open(directory, error))?;
+    Ok(world.and_then(|world| world.observed().pools))
 }
 
 /// Returns the simulated time of the world of `directory`; without a world, the time of its

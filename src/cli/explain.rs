@@ -23,7 +23,7 @@ pub(super) fn run(settings: &ExplainSettings, console: &mut Console) -> Result<E
         Ok(Explanation::Pool(_)) | Err(ExplainError::Unknown { .. }) => {
             let trust = SignatureTrust::default();
             repository = source(settings, &plan)
-                .map(|source| source_tree::read_planned(&plan, &source, &trust));
+                .map(|source| source_tree::read_planned(&plan, &source, &trust, &|_| Ok(None)));
             let desired = repository.as_ref().and_then(|read| read.as_ref().ok());
             explain(&plan, desired.map(|repository| &repository.desired), &settings.query)
                 .map_err(|error| unknown_name(error, repository.as_ref()))?

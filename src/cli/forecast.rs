@@ -3,9 +3,8 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::error::CliError;
-use super::repository::Repository;
 use super::settings::{ForecastSettings, Format};
-use super::{Console, Exit, output, planning, source_tree, world};
+use super::{Console, Exit, cluster_pools, output, planning, source_tree, world};
 use crate::model::desired::ApplyConditions;
 use crate::plan::forecast::{Forecast, ForecastEvent};
 use crate::plan::wire::{Base, DiagnosticSeverity};
@@ -47,8 +46,7 @@ pub(super) fn weekly(
 fn make_forecast(settings: &ForecastSettings, console: &mut Console) -> Result<Forecast, CliError> {
     let ForecastSettings { source, world: requested, from, to, demand, format: _ } = settings;
     let read = source_tree::read(source)?;
-    let repository = Repository::read(&read);
-    let choice = planning::world_choice(requested.as_ref(), source, &repository)?;
+    let (repository, choice) = cluster_pools::read_over(&read, requested.as_ref(), source)?;
     let observed = world::observe(&choice, &repository, *from, console)?;
     let from = world::planning_time(&choice, *from, &observed, console);
     let to = to.or_else(|| from.checked_add(HORIZON).ok()).unwrap_or(Timestamp::MAX);

@@ -142,6 +142,11 @@ fn summary(path: &Path, template: &FleetTemplate<'_>, jsonnet: usize) -> String 
     } else {
         let _ = writeln!(out, "  {}", counts.join(", "));
     }
+    if !counts.is_empty() && detected.pools == 0 && detected.node_groups == 0 {
+        out.push_str(
+            "  no pools: if another tool creates them in the cluster, set spec.pools: cluster\n",
+        );
+    }
     if let Some(files) = counted(jsonnet, "Jsonnet file") {
         let _ = writeln!(out, "  {files} not read: render in CI, and commit the result");
     }

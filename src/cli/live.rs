@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 
+use super::cluster_pools;
 use super::error::CliError;
 use super::repository::Repository;
 use super::settings::SourceSettings;
 use super::source_tree;
 use crate::adapters::aws::{Aws, AwsError, MarketAnswers, NodeRole, Preflight};
 use crate::adapters::kube::{
-    ConnectError, ExpectedCluster, Kubernetes, LEASE_NAME, LEASE_NAMESPACE,
+    ConnectError, ExpectedCluster, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, PreflightSettings,
 };
 use crate::adapters::system_clock::SystemClock;
 use crate::apply::ports::{Clock as _, Cluster as _, Prerequisite, PrerequisiteState};
@@ -17,10 +18,11 @@ use crate::controller::runtime::live_cluster::LiveCluster;
 use crate::model::competing_autoscaler::{
     CompetingAutoscaler, detect_autoscalers, partition_by_namespace,
 };
-use crate::model::desired::Desired;
+use crate::model::desired::{Desired, PoolSource};
 use crate::model::ids::{Namespace, Region};
 use crate::model::market::Market;
-use crate::model::observed::{ClusterIdentity, Observed};
+use crate::model::observed::{ClusterIdentity, ClusterPools, Observed};
+use crate::model::plural;
 
 /// Connects to the cluster of the kubeconfig and the account of the environment.
 pub(super) async fn connect(repository: &Repository) -> Result<LiveCluster, CliError> {
@@ -129,6 +131,14 @@ pub(super) fn observe(repository: &Repository) -> Result<Observed, CliError> {
     })
 }
 
+/// Reads the pools of the cluster of the kubeconfig.
+pub(super) fn pools() -> Result<ClusterPools, CliError> {
+    block_on(async {
+        let kubernetes = Kubernetes::connect().await.map_err(cluster_error)?;
+        Ok(kubernetes.pools().await)
+    })
+}
+
 /// Returns the prerequisites of planning and applying live, with their state.
 pub(super) fn preflight(repository: &Repository) -> Result<Vec<Prerequisite>, CliError> {
     let fleet = &repository.fleet;
@@ -155,8 +165,11 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Prerequisite>, Cl
         let server = endpoint
             .map(|url| expected_cluster(repository, &url).prerequisite(kubernetes.server()));
         prerequisites.extend(server);
-        let nominates = fleet.controller.requested_nominations();
-        let found = kubernetes.preflight(|| SystemClock.now(), nominates, &kubeconfig).await;
+        let settings = PreflightSettings {
+            nominates: fleet.controller.requested_nominations(),
+            pools: fleet.pools,
+        };
+        let found = kubernetes.preflight(|| SystemClock.now(), settings, &kubeconfig).await;
         let is_skipped =
             |one: &Prerequisite| matches!(one.state, PrerequisiteState::Unknown { .. });
         let is_reached = !found.iter().any(is_skipped);
@@ -166,6 +179,9 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Prerequisite>, Cl
         }
         let homes = repository.desired.autoscaler_namespaces.as_ref();
         prerequisites.push(autoscaler_prerequisite(&kubernetes, homes).await);
+        if fleet.pools == PoolSource::Cluster {
+            prerequisites.push(pools_prerequisite(&kubernetes).await);
+        }
         for NodeRole { arn, has_entry } in node_roles {
             let mapped = if has_entry {
                 Ok("by an access entry".to_owned())
@@ -232,6 +248,21 @@ async fn autoscaler_prerequisite(
     let remedy =
         "deploy/migrate describes the migration; groups that only it resizes may stay with it";
     Prerequisite::from_result("no competing autoscaler", found, remedy)
+}
+
+/// Returns whether the cluster has pools that can be read.
+async fn pools_prerequisite(kubernetes: &Kubernetes) -> Prerequisite {
+    let pools = kubernetes.pools().await;
+    let found = match (pools.unread_reason(), pools.objects.len()) {
+        (Some(why), _) => Err(why),
+        (None, 0) => Err("the cluster has none".to_owned()),
+        (None, n) => Ok(format!("{} of the cluster", plural::count(n, "object"))),
+    };
+    let remedy = format!(
+        "{}; or set spec.pools: repository, and declare the pools in files",
+        cluster_pools::PERMISSION_REMEDY
+    );
+    Prerequisite::from_result("node pools", found, &remedy)
 }
 
 /// Returns the names of competing autoscalers; `None` if there are none.

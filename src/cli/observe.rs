@@ -5,13 +5,14 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::cluster_pools;
 use super::error::CliError;
-use super::repository::Repository;
+use super::repository::FleetSettings;
 use super::settings::{Format, ObserveSettings};
 use super::world;
 use super::world_choice::WorldChoice;
 use super::{Console, Exit, files, output, source_tree};
-use crate::model::desired::{Desired, LEARNED_FILE, LearnedNodes, Severity};
+use crate::model::desired::{Desired, LEARNED_FILE, LearnedNodes, PoolSource, Severity};
 use crate::model::observed::{Completeness, Difference, Observed, write_world};
 use crate::model::plural;
 use crate::plan::canonical;
@@ -20,11 +21,12 @@ use crate::solver::learned_nodes;
 
 pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<Exit, CliError> {
     let ObserveSettings { source, world, out, differences, learn } = settings;
-    let repository = Repository::read(&source_tree::read(source)?);
+    let tree = source_tree::read(source)?;
     let world = match world {
         Some(world) => world.clone(),
-        None => WorldChoice::parse(&repository.fleet.world)?.within(&source.path)?,
+        None => WorldChoice::parse(&FleetSettings::read(&tree).world)?.within(&source.path)?,
     };
+    let repository = cluster_pools::read_leniently(&tree, &world);
     let mut observed = world::observe(&world, &repository, None, console)?;
     let is_saved = out.is_some() || (differences.is_none() && !learn);
     if world == WorldChoice::Live && is_saved {
@@ -43,6 +45,9 @@ pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<E
             None => {}
         }
     }
+    if repository.fleet.pools == PoolSource::Cluster {
+        warn_of_unread_pools(&observed, console);
+    }
     if let Some(out) = out {
         save(&observed, out, console)?;
     }
@@ -58,6 +63,18 @@ pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<E
         (None, Some(_)) => {}
     }
     Ok(Exit::Done)
+}
+
+/// Warns if a plan over the observation would not know the pools of the cluster.
+fn warn_of_unread_pools(observed: &Observed, console: &mut Console) {
+    let unread = observed.pools.as_ref().and_then(|pools| pools.unread_reason());
+    if let Some(why) = unread {
+        console.report(&format!(
+            "warning: the node pools of the cluster are not known: {}; {}",
+            escape(&why),
+            cluster_pools::PERMISSION_REMEDY
+        ));
+    }
 }
 
 /// Saves the capacity that nodes report in the repository at `path`.

@@ -1,11 +1,14 @@
 //! From settings to a plan: read, observe, price, plan, compare, judge.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use super::cluster_pools;
 use super::error::CliError;
 use super::policy::Judge;
 use super::repository::{FleetSettings, Repository};
 use super::settings::{PlanningSettings, SourceSettings};
+use super::signature_check::SignatureTrust;
 use super::source_tree::{self, read};
 use super::unknown_address;
 use super::world;
@@ -58,6 +61,7 @@ pub(super) fn plan_with_facts(
 struct PlanSources<'s> {
     judge: Judge,
     head: Repository,
+    world: WorldChoice,
     compared: Option<(&'s str, Repository)>,
 }
 
@@ -67,13 +71,23 @@ impl<'s> PlanSources<'s> {
         let judge = Judge::read(&settings.source, &tree, &settings.guard)?;
         let longer = source_tree::longer_history(&tree, &settings.source, &judge.trust)?;
         let tree = longer.unwrap_or(tree);
-        let head = Repository::read_trusting(&tree, &judge.trust);
-        let compared = settings.compare.as_deref().map(|revision| {
+        let fleet = FleetSettings::read(&tree);
+        let world = world_choice(settings.world.as_ref(), &settings.source, &fleet)?;
+        let pools = cluster_pools::read(&fleet, &world)?;
+        let head = Repository::read_trusting(&tree, &judge.trust, pools.clone());
+        let compared = settings.compare.as_deref().map(|revision| -> Result<_, CliError> {
             let named = Some(revision.to_owned());
             let source = SourceSettings { revision: named, ..settings.source.clone() };
-            read(&source).map(|tree| (revision, Repository::read(&tree)))
+            let tree = read(&source)?;
+            // It may say otherwise where pools are declared.
+            let pools = match &pools {
+                Some(pools) => Some(Arc::clone(pools)),
+                None => cluster_pools::read(&FleetSettings::read(&tree), &world)?,
+            };
+            let trust = SignatureTrust::default();
+            Ok((revision, Repository::read_trusting(&tree, &trust, pools)))
         });
-        Ok(Self { judge, head, compared: compared.transpose()? })
+        Ok(Self { judge, head, world, compared: compared.transpose()? })
     }
 }
 
@@ -87,10 +101,10 @@ struct Observation {
 impl Observation {
     fn take(
         settings: &PlanningSettings,
-        PlanSources { head, compared, .. }: &PlanSources<'_>,
+        PlanSources { head, world, compared, judge: _ }: &PlanSources<'_>,
         console: &mut Console,
     ) -> Result<Self, CliError> {
-        let world = world_choice(settings.world.as_ref(), &settings.source, head)?;
+        let world = world.clone();
         let mut observed = world::observe(&world, head, settings.at, console)?;
         if let Some((_, before)) = compared {
             // The cluster does not record ownership of a workload. The compared revision shows
@@ -177,12 +191,12 @@ pub(super) fn catalog(
 pub(super) fn world_choice(
     requested: Option<&WorldChoice>,
     source: &SourceSettings,
-    repository: &Repository,
+    fleet: &FleetSettings,
 ) -> Result<WorldChoice, CliError> {
     if let Some(world) = requested {
         return Ok(world.clone());
     }
-    let world = WorldChoice::parse(&repository.fleet.world)?;
+    let world = WorldChoice::parse(&fleet.world)?;
     // A path in the repository is relative to the repository, unless the repository is remote.
     let is_here = source.path.to_str().and_then(RemoteRepository::parse).is_none();
     world.within(if is_here { &source.path } else { Path::new(".") })
@@ -210,6 +224,7 @@ pub(super) fn inputs<'i>(
         commit: repository.base.commit.clone(),
         dirty: repository.base.dirty,
         rendered: repository.rendered.clone(),
+        cluster_pools: repository.cluster_pools.clone(),
         whole_repository: repository.is_whole,
         ..Base::new(path, tree, BaseWorld::new(world.to_string(), observed), demand)
     };

@@ -2,15 +2,16 @@
 
 use std::fmt::Write as _;
 
+use super::cluster_pools;
 use super::error::CliError;
-use super::repository::Repository;
 use super::settings::SourceSettings;
+use super::world_choice::WorldChoice;
 use super::{Console, Exit, live, source_tree};
 use crate::apply::ports::{Prerequisite, PrerequisiteState};
 use crate::render::escape;
 
 pub(super) fn run(source: &SourceSettings, console: &mut Console) -> Result<Exit, CliError> {
-    let repository = Repository::read(&source_tree::read(source)?);
+    let repository = cluster_pools::read_leniently(&source_tree::read(source)?, &WorldChoice::Live);
     let prerequisites = live::preflight(&repository)?;
     console.print(&text(&prerequisites))?;
     let met = |r: &Prerequisite| matches!(r.state, PrerequisiteState::Met { .. });

@@ -1,5 +1,7 @@
 //! A repository: its settings and its desired state.
 
+use std::sync::Arc;
+
 use sha2::{Digest, Sha256};
 
 use super::error::CliError;
@@ -18,12 +20,12 @@ use crate::manifest::{
 use crate::model::commit::CommitSignature;
 use crate::model::desired::{
     AppliedBy, ApplyConditions, ControllerSettings, Desired, FLEET_FILE, Fleet, PoolLimits,
-    PricingCommitment, Problem, RegionPrices, RenderResults, RepositoryLocation, Severity, Skipped,
-    Tree, Unresolved, UnresolvedPolicy, is_external,
+    PoolSource, PricingCommitment, Problem, RegionPrices, RenderResults, RepositoryLocation,
+    Severity, Skipped, Tree, Unresolved, UnresolvedPolicy, is_external,
 };
 use crate::model::ids::{Origin, Region};
 use crate::model::market::{MarketQuery, ZoneSetting};
-use crate::model::observed::{ClusterIdentity, Observed};
+use crate::model::observed::{ClusterIdentity, ClusterPools, Observed};
 use crate::plan::wire::RenderedRow;
 use crate::render::RepositoryFacts;
 use crate::solver::Settings;
@@ -44,6 +46,8 @@ pub(super) struct Repository {
     pub(super) fleet_digest: String,
     /// Whether listed signers signed the commit.
     pub(super) signature: CommitSignature,
+    /// Digest of the pools of the cluster, if the settings read them and they were read.
+    pub(super) cluster_pools: Option<String>,
 }
 
 /// The settings of a repository.
@@ -67,12 +71,18 @@ pub(super) struct FleetSettings {
     pub(super) commitments: Vec<PricingCommitment>,
     pub(super) guard: ApplyConditions,
     pub(super) controller: ControllerSettings,
+    /// Where node pools and node classes are declared.
+    pub(super) pools: PoolSource,
 }
 
+/// The pools of the cluster; `None` where they are not read.
+pub(super) type PoolsRead = Option<Arc<ClusterPools>>;
+
 impl Repository {
-    /// Reads `fleetwright.yaml` and every manifest of a tree, including rendered ones.
+    /// Reads `fleetwright.yaml` and every manifest of a tree, including rendered ones. Pools of the
+    /// cluster are not read.
     pub(super) fn read(tree: &RepositoryTree) -> Self {
-        Self::read_trusting(tree, &SignatureTrust::default())
+        Self::read_trusting(tree, &SignatureTrust::default(), None)
     }
 
     /// Reads a tree, and its objects as their files write them.
@@ -83,24 +93,37 @@ impl Repository {
             objects = declared_objects(tree, fleet, renderings);
         };
         let (trust, renderers) = (SignatureTrust::default(), Renderers::from_environment());
-        let repository = Self::read_and_visit(tree, &trust, &renderers, &mut keep);
+        let repository = Self::read_and_visit(tree, &trust, &renderers, None, &mut keep);
         (repository, objects)
     }
 
     /// Reads a tree whose chain of signatures starts from `trust`.
-    pub(super) fn read_trusting(tree: &RepositoryTree, trust: &SignatureTrust) -> Self {
-        Self::read_with(tree, trust, &Renderers::from_environment())
+    pub(super) fn read_trusting(
+        tree: &RepositoryTree,
+        trust: &SignatureTrust,
+        pools: PoolsRead,
+    ) -> Self {
+        Self::read_with(tree, trust, &Renderers::from_environment(), pools)
     }
 
     /// Reads a tree to apply a plan of it. Renderers run again: other jobs on the same computer may
     /// write to their cache.
-    pub(super) fn read_for_apply(tree: &RepositoryTree, trust: &SignatureTrust) -> Self {
+    pub(super) fn read_for_apply(
+        tree: &RepositoryTree,
+        trust: &SignatureTrust,
+        pools: PoolsRead,
+    ) -> Self {
         let toolbox = Renderers::from_environment().without_cache();
-        Self::read_with(tree, trust, &toolbox)
+        Self::read_with(tree, trust, &toolbox, pools)
     }
 
-    fn read_with(tree: &RepositoryTree, trust: &SignatureTrust, toolbox: &Renderers) -> Self {
-        Self::read_and_visit(tree, trust, toolbox, &mut |_, _, _| {})
+    fn read_with(
+        tree: &RepositoryTree,
+        trust: &SignatureTrust,
+        toolbox: &Renderers,
+        pools: PoolsRead,
+    ) -> Self {
+        Self::read_and_visit(tree, trust, toolbox, pools, &mut |_, _, _| {})
     }
 
     /// Reads a tree, and shows the files and the rendered output that were read to `visit`.
@@ -108,9 +131,12 @@ impl Repository {
         tree: &RepositoryTree,
         trust: &SignatureTrust,
         toolbox: &Renderers,
+        pools: PoolsRead,
         visit: &mut dyn FnMut(&Tree, &Fleet, &RenderResults),
     ) -> Self {
         let (fleet, problems) = read_fleet(&tree.tree);
+        let pools = pools.filter(|_| fleet.pools == PoolSource::Cluster);
+        let cluster_pools = pools.as_ref().map(|pools| pools.digest());
         let base = &tree.base;
         let home = RepositoryLocation {
             repository: base.repository.clone(),
@@ -123,7 +149,7 @@ impl Repository {
         let extended = files.extend_tree(&tree.tree);
         let external = files.sources().clone();
         let (mut desired, renderings) =
-            render_rounds::read(&extended, &fleet, home, external, &files, toolbox);
+            render_rounds::read(&extended, &fleet, home, external, pools, &files, toolbox);
         visit(&extended, &fleet, &renderings);
         desired.problems.extend(problems);
         desired.problems.extend(lock_problem);
@@ -145,7 +171,7 @@ impl Repository {
         let fleet_digest = fleet_digest(&fleet, tree, &rendered);
         let fleet = FleetSettings { prices, ..FleetSettings::from_fleet(fleet) };
         let is_whole = tree.is_whole_repository;
-        Self { fleet, desired, base, is_whole, rendered, fleet_digest, signature }
+        Self { fleet, desired, base, is_whole, rendered, fleet_digest, signature, cluster_pools }
     }
 
     /// Returns the part for which EC2 offerings are read.
@@ -313,6 +339,7 @@ impl FleetSettings {
             commitments: fleet.commitments,
             guard: fleet.guard,
             controller: fleet.controller,
+            pools: fleet.pools,
             solve: Settings {
                 horizon_hours: hours,
                 restart_cost: consolidation.restart_cost,

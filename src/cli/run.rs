@@ -53,7 +53,8 @@ pub(super) fn run(settings: &RunSettings, console: &mut Console) -> Result<Exit,
     }
     let tree = source_tree::read(&settings.source)?;
     let repository = Repository::read(&tree);
-    let world = planning::world_choice(settings.world.as_ref(), &settings.source, &repository)?;
+    let world =
+        planning::world_choice(settings.world.as_ref(), &settings.source, &repository.fleet)?;
     match &world {
         WorldChoice::Sim(directory) => run_embedded(settings, &repository, directory, console),
         #[cfg(feature = "cluster")]

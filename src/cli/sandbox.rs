@@ -34,7 +34,7 @@ const POLLS_PER_READ: u32 = 20;
 pub(super) fn run(settings: &SandboxSettings, console: &mut Console) -> Result<Exit, CliError> {
     let tree = source_tree::read(&settings.source)?;
     let (repository, objects) = Repository::read_with_objects(&tree);
-    let choice = planning::world_choice(None, &settings.source, &repository)?;
+    let choice = planning::world_choice(None, &settings.source, &repository.fleet)?;
     let directory = match &choice {
         WorldChoice::Sim(directory) => Some(directory.as_path()),
         WorldChoice::Empty | WorldChoice::Live | WorldChoice::File(_) => None,

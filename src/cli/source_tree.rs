@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use super::Exit;
 use super::error::CliError;
 use super::plan_origin::check_origin;
-use super::repository::{FleetSettings, Repository};
+use super::repository::{FleetSettings, PoolsRead, Repository};
 use super::settings::SourceSettings;
 use super::signature_check::SignatureTrust;
 use crate::adapters::git::{
@@ -111,6 +111,9 @@ fn root_of(source: &SourceSettings, near: &RepositoryTree) -> SourceSettings {
     SourceSettings { path: root, revision }
 }
 
+/// Returns the pools of the cluster if the settings need them.
+pub(super) type ReadPools<'r> = &'r dyn Fn(&FleetSettings) -> Result<PoolsRead, CliError>;
+
 /// Reads the files of the plan at the place of the caller. The embedded world also plays the delivery
 /// tool, and must deliver the planned workloads even if the files have changed.
 ///
@@ -121,11 +124,12 @@ pub(super) fn read_planned(
     plan: &Plan,
     caller: &SourceSettings,
     trust: &SignatureTrust,
+    pools: ReadPools<'_>,
 ) -> Result<Repository, CliError> {
     let base = &plan.capacity.base;
     let now = read(caller)?;
     check_origin(plan, &now.base, caller)?;
-    let now = for_apply(now, caller, trust)?;
+    let now = for_apply(now, caller, trust, pools)?;
     if now.base.tree == base.tree {
         return Ok(now);
     }
@@ -137,7 +141,7 @@ pub(super) fn read_planned(
     // A squash has the files of the commit, and not the commit.
     let revision = Some(if is_merged { commit.clone() } else { here.to_owned() });
     let committed = SourceSettings { revision, ..caller.clone() };
-    let then = for_apply(read_files(&committed, History::Enough)?, &committed, trust)?;
+    let then = for_apply(read_files(&committed, History::Enough)?, &committed, trust, pools)?;
     if then.base.tree == base.tree {
         return Ok(then);
     }
@@ -155,9 +159,12 @@ fn for_apply(
     tree: RepositoryTree,
     source: &SourceSettings,
     trust: &SignatureTrust,
+    pools: ReadPools<'_>,
 ) -> Result<Repository, CliError> {
     let longer = longer_history(&tree, source, trust)?;
-    Ok(Repository::read_for_apply(&longer.unwrap_or(tree), trust))
+    let tree = longer.unwrap_or(tree);
+    let pools = pools(&FleetSettings::read(&tree))?;
+    Ok(Repository::read_for_apply(&tree, trust, pools))
 }
 
 /// Returns true if `commit` is `revision` of the caller's repository or an ancestor of it.

@@ -131,7 +131,7 @@ impl Update<'_> {
         };
         let external = files.sources().clone();
         let (_, renderings) =
-            render_rounds::read(&tree, self.fleet, home, external, &files, renderers);
+            render_rounds::read(&tree, self.fleet, home, external, None, &files, renderers);
         let mut requested = source_requests(&tree, self.fleet, &renderings);
         requested.extend(files.requested());
         requested

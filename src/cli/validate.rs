@@ -41,6 +41,7 @@ pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<
         files: count(read.tree.files.len()),
         workloads: count(desired.workloads.len()),
         pools: count(desired.pools.len()),
+        has_unread_pools: desired.has_unread_pools,
         unresolved: count(desired.unresolved.len()),
         unread: count(desired.unresolved.iter().filter(|one| !is_reported(one, desired)).count()),
         skipped: desired.skipped.clone(),

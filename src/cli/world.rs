@@ -77,13 +77,14 @@ pub(super) fn market(
 }
 
 #[cfg(not(feature = "cluster"))]
-fn not_built() -> CliError {
+pub(super) fn not_built() -> CliError {
     CliError::text("this build has no support for `--world live`")
         .hint(hints::CLUSTER_BUILD)
         .hint("without it: plan against a file that `fleetwright observe --out FILE` wrote")
 }
 
-fn read(path: &Path) -> Result<Observed, CliError> {
+/// Reads a world file.
+pub(super) fn read(path: &Path) -> Result<Observed, CliError> {
     let hint = "name a file that `fleetwright observe --out FILE` wrote, or write live, empty or \
                 sim:DIRECTORY";
     let bytes = files::read(path, files::WORLD_BYTES_MAX).map_err(|error| {

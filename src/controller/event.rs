@@ -45,6 +45,8 @@ pub struct Revision {
     pub unresolved: UnresolvedPolicy,
     /// Digest of everything that the commit declares besides its rules.
     pub fleet_digest: String,
+    /// Digest of the pools of the cluster, if the commit reads them from there.
+    pub cluster_pools: Option<String>,
     /// The commit itself, if commits must be signed and it was verified.
     pub verified: Option<VerifiedCommit>,
 }

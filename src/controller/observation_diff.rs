@@ -42,6 +42,8 @@ pub(super) fn is_same_observation(a: &Observed, b: &Observed) -> bool {
         unread,
         // The planner's own choice, which planning adds to the observation.
         planned_pods: _,
+        // They are read with the repository.
+        pools: _,
     } = a;
     let same_cluster = *sources == b.sources
         && *instances == b.instances

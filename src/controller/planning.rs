@@ -80,11 +80,13 @@ pub(super) struct PlanningRun {
     pub(super) required_observation: u64,
 }
 
-/// Observation and commit of the last plan.
+/// Observation, commit and pools of the last plan.
 #[derive(Debug, Clone)]
 pub(super) struct LastPlanned {
     pub(super) world: Arc<Observed>,
     pub(super) commit: String,
+    /// Digest of the pools of the cluster, if the commit reads them.
+    pub(super) cluster_pools: Option<String>,
 }
 
 /// The plan being made, the current plan, and what the next plan depends on.

@@ -127,6 +127,7 @@ impl ControllerState {
         let is_same_input = self.planning.last.as_ref().is_some_and(|last| {
             let world = &last.world;
             last.commit == revision.commit
+                && last.cluster_pools == revision.cluster_pools
                 && (Arc::ptr_eq(world, &seen) || is_same_world(world, &seen))
         });
         if is_same_input && let Some(last) = &mut self.planning.last {
@@ -164,7 +165,11 @@ impl ControllerState {
         if !self.applies.is_empty() || pass == PlanningPass::AdditiveFirst {
             limits.changeable_nodes = Some(BTreeSet::new());
         }
-        self.planning.last = Some(LastPlanned { world: seen, commit: revision.commit.clone() });
+        self.planning.last = Some(LastPlanned {
+            world: seen,
+            commit: revision.commit.clone(),
+            cluster_pools: revision.cluster_pools.clone(),
+        });
         self.planning.replan_at = later(self.now, REPLAN_INTERVAL);
         (self.planning.settled_version, self.planning.covered_version) = (None, None);
         self.start_planning(PlanningInput { world, interrupted }, limits, pass, effects);
@@ -196,7 +201,7 @@ impl ControllerState {
     /// several times as long. A full plan goes first if it may avoid a launch, or if none exists
     /// yet.
     fn needs_additive_plan_first(&self, seen: &Observed) -> bool {
-        let (Some(revision), Some(LastPlanned { world: planned, commit })) =
+        let (Some(revision), Some(LastPlanned { world: planned, commit, .. })) =
             (&self.revisions.served, &self.planning.last)
         else {
             return false;

@@ -264,6 +264,15 @@ impl Revisions {
         }
     }
 
+    /// Reads the served revision again if the pools of the cluster changed since it was read. The
+    /// newest commit, which was just read with `pools`, may wait for CI.
+    fn reread_with_pools(&mut self, pools: Option<&str>, persisted: Option<&PersistedState>) {
+        let served = self.served.as_ref().and_then(|served| served.cluster_pools.as_deref());
+        if served.is_some() && pools.is_some() && served != pools {
+            self.reread_served(persisted);
+        }
+    }
+
     /// Returns when a revision is read or served without an event, if one waits.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         let required = self.required.as_ref().filter(|_| !self.is_reading_required);
@@ -349,7 +358,10 @@ impl ControllerState {
                     // The next commit starts its chain of signatures here.
                     persisted.verified.clone_from(&revision.verified);
                 }
+                let cluster_pools = revision.cluster_pools.clone();
                 self.revisions.serve_or_wait_for_ci(revision, persisted, now);
+                let persisted = self.persistence.loaded.as_ref();
+                self.revisions.reread_with_pools(cluster_pools.as_deref(), persisted);
                 if begins {
                     // Lookups of its node classes ran with this read, so earlier observations lack
                     // them.

@@ -31,6 +31,7 @@ mod template_sweep;
 
 use std::fmt::Display;
 use std::io;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use thiserror::Error;
@@ -46,7 +47,7 @@ use crate::adapters::kube::LeaseError;
 use crate::catalog::Catalog;
 use crate::model::desired::{ControllerSettings, Desired, Mode};
 use crate::model::market::{Market, MarketQuery};
-use crate::model::observed::{ClusterIdentity, Observed};
+use crate::model::observed::{ClusterIdentity, ClusterPools, Observed};
 use crate::plan::forecast::Forecast;
 use crate::plan::{Plan, RevalidatedPlan};
 use crate::simulator::SimError;
@@ -97,6 +98,9 @@ pub trait Host: Reporter {
 /// Reads the current EC2 offerings for a repository.
 pub type ReadMarket<'m> = &'m dyn Fn(&MarketQuery<'_>) -> Result<Market, String>;
 
+/// Reads the pools of the cluster; `None` if the world does not know them.
+pub type ReadPools<'p> = &'p dyn Fn() -> Option<Arc<ClusterPools>>;
+
 /// Reads the followed repository.
 pub trait RepositoryReader: Clone + Send + 'static {
     /// Makes plans of one commit.
@@ -114,7 +118,8 @@ pub trait RepositoryReader: Clone + Send + 'static {
     /// # Errors
     /// If the commit does not exist or cannot be read.
     fn read_commit(&self, commit: &str) -> Result<RepositoryTree, RevisionError>;
-    /// Returns the planner of a tree. Without a `market`, embedded offerings count.
+    /// Returns the planner of a tree. Without a `market`, embedded offerings count. `pools` is called
+    /// if the settings of the tree read pools from the cluster.
     ///
     /// # Errors
     /// With the reason, if the tree cannot be planned, or if its signatures do not count.
@@ -123,6 +128,7 @@ pub trait RepositoryReader: Clone + Send + 'static {
         tree: &RepositoryTree,
         trusted: &TrustedCommit,
         market: Option<ReadMarket<'_>>,
+        pools: ReadPools<'_>,
     ) -> Result<Self::Planner, String>;
 }
 

@@ -24,28 +24,10 @@ use crate::model::desired::{Desired, Severity};
 /// error is unresolved, as with files.
 pub fn read_live_objects<'a>(objects: impl IntoIterator<Item = &'a Json>) -> Desired {
     let report = ProblemCollector::default();
-    let (file, vars) = (Arc::from("cluster"), Vars::new());
+    let file = Arc::from("cluster");
     let mut into = Collector::default();
     for object in objects {
-        let root = yaml_node(object);
-        let DocumentClass::Object(object_kind) = classify(&root) else { continue };
-        let kind = root.get("kind").and_then(YamlNode::text).unwrap_or_default();
-        let scope = ObjectContext {
-            report: &report,
-            file: &file,
-            object: display_name(kind, &root, object_kind.scope(), DEFAULT_NAMESPACES, &vars),
-            vars: &vars,
-            rendered_origin: None,
-            delivered_by: None,
-            namespaces: DEFAULT_NAMESPACES,
-            verbatim: true,
-            failed_fields: RefCell::default(),
-        };
-        if let Some(map) = Field::root(&scope, &root).map()
-            && let Some(meta) = object_meta(&map)
-        {
-            read_object(object_kind, meta, &map, &mut into);
-        }
+        read_live_object(object, &file, &report, &mut into);
     }
     let mut desired = into.into_desired();
     desired.problems = report.into_problems();
@@ -53,6 +35,36 @@ pub fn read_live_objects<'a>(objects: impl IntoIterator<Item = &'a Json>) -> Des
     desired.problems.sort();
     desired.problems.dedup();
     desired
+}
+
+/// Reads one object, whose place is `file`. An object of a kind or version that is not read is
+/// ignored.
+pub(super) fn read_live_object(
+    object: &Json,
+    file: &Arc<str>,
+    report: &ProblemCollector,
+    into: &mut Collector,
+) {
+    let vars = Vars::new();
+    let root = yaml_node(object);
+    let DocumentClass::Object(object_kind) = classify(&root) else { return };
+    let kind = root.get("kind").and_then(YamlNode::text).unwrap_or_default();
+    let scope = ObjectContext {
+        report,
+        file,
+        object: display_name(kind, &root, object_kind.scope(), DEFAULT_NAMESPACES, &vars),
+        vars: &vars,
+        rendered_origin: None,
+        delivered_by: None,
+        namespaces: DEFAULT_NAMESPACES,
+        verbatim: true,
+        failed_fields: RefCell::default(),
+    };
+    if let Some(map) = Field::root(&scope, &root).map()
+        && let Some(meta) = object_meta(&map)
+    {
+        read_object(object_kind, meta, &map, into);
+    }
 }
 
 /// Converts a JSON value. It has no position, so its lines are 0.

@@ -36,15 +36,16 @@ fn check_pool(pool: &Pool, desired: &Desired, report: &ProblemCollector) {
         return;
     }
     let names: Vec<&str> = desired.node_classes.keys().map(NodeClassName::as_str).collect();
+    let place = if pool.origin.is_in_cluster() { "cluster" } else { "repository" };
     let hint = most_similar(class.as_str(), &names).map_or_else(
-        || format!("add the {class_kind} `{class}` to the repository"),
+        || format!("add the {class_kind} `{class}` to the {place}"),
         |name| format!("did you mean `{name}`?"),
     );
     report.add(
         Problem::error(
             pool.origin.clone(),
             format!("{kind} {}", pool.name),
-            format!("refers to the {class_kind} `{class}`, which is not in the repository"),
+            format!("refers to the {class_kind} `{class}`, which is not in the {place}"),
         )
         .hint(hint)
         .code(Code::NodeClassMissing),

@@ -1,6 +1,7 @@
 //! Small trees, each for one rule.
 
 mod cluster;
+mod cluster_pools;
 mod delivery;
 mod files;
 mod pods;

@@ -16,13 +16,13 @@ use super::settings::{is_fleet_document, normal_path};
 use super::source_area::source_areas;
 use super::yaml::{self, YamlDocument, YamlFault, YamlNode, YamlStream, YamlValue};
 use super::{
-    api_server_rules, autoscaling, cluster_objects, eksctl, karpenter, learned_nodes,
-    namespace_limits, reference_check, storage, workload,
+    api_server_rules, autoscaling, cluster_objects, cluster_pools, eksctl, karpenter,
+    learned_nodes, namespace_limits, reference_check, storage, workload,
 };
 use crate::model::code::Code;
 use crate::model::desired::{
-    AssumedPods, Desired, ExternalGroup, FLEET_FILE, Fleet, Generation, Identity, Problem,
-    RenderResults, Scale, Severity, Source, Tree, TreeFile, Unresolved, Workload,
+    AssumedPods, Desired, ExternalGroup, FLEET_FILE, Fleet, Generation, Identity, PoolSource,
+    Problem, RenderResults, Scale, Severity, Source, Tree, TreeFile, Unresolved, Workload,
 };
 use crate::model::ids::{Origin, PoolName, WorkloadId, WorkloadKind};
 use crate::model::pod::{Container, ContainerResources, PodSpec, PodTemplate};
@@ -60,6 +60,9 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     });
     let alternatives = open_alternatives(&context, &sources);
     sources.report_unresolved(&context, &alternatives, &mut reader.into);
+    if fleet.pools == PoolSource::Cluster {
+        cluster_pools::read(renderings.pools.as_deref(), fleet, &report, &mut reader.into);
+    }
     autoscaling::resolve_proportional_autoscalers(&mut reader.into, &report);
     autoscaling::resolve_buffers(&mut reader.into);
     let mut desired = reader.into.into_desired();
@@ -107,7 +110,7 @@ fn external_groups(fleet: &Fleet, desired: &Desired) -> BTreeMap<PoolName, Exter
 /// Reports failure-domain limits of pools that are not declared.
 fn check_failure_domains(desired: &Desired, report: &ProblemCollector) {
     for (pool, limits) in &desired.failure_domains {
-        if !desired.pools.contains_key(pool) {
+        if !desired.pools.contains_key(pool) && !desired.has_unread_pools {
             let message = format!("`spec.failureDomains.{pool}` names a pool that is not declared");
             report.add(
                 Problem::error(limits.origin.clone(), "Fleet", message)

@@ -46,9 +46,9 @@ pub use schedule::Schedule;
 pub use settings::{
     AppliedBy, ApplyConditions, ApprovalRule, AssumedPods, ClusterSettings, CommitmentKind,
     ConsolidationSettings, ControllerSettings, CountOrShare, DeliverySettings, DemandMode,
-    DemandSettings, FLEET_FILE, FailureDomains, Fleet, MaxShares, Mode, PricingCommitment,
-    RateLimit, Renderer, Signer, SignerKey, Source, TrustedKey, UnresolvedPolicy, Window,
-    WorstCase, is_settings_file,
+    DemandSettings, FLEET_FILE, FailureDomains, Fleet, MaxShares, Mode, PoolSource,
+    PricingCommitment, RateLimit, Renderer, Signer, SignerKey, Source, TrustedKey,
+    UnresolvedPolicy, Window, WorstCase, is_settings_file,
 };
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -251,6 +251,8 @@ pub struct Desired {
     pub assumed: Vec<Workload>,
     /// Files and documents that are not inputs.
     pub skipped: Vec<Skipped>,
+    /// True if the pools are in the cluster, and were not read.
+    pub has_unread_pools: bool,
     /// Problems, by file and line.
     pub problems: Vec<Problem>,
 }

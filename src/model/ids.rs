@@ -156,10 +156,23 @@ impl ZoneName {
     }
 }
 
+/// Beginning of the place of an object that is read from the API server.
+const CLUSTER_PREFIX: &str = "cluster:";
+
 impl Origin {
     /// Returns the origin at `line` of `file`.
     pub fn new(file: &str, line: u32) -> Self {
         Self { file: file.into(), line }
+    }
+
+    /// Returns the place of an object of the cluster, such as `cluster:nodepool/general`.
+    pub fn in_cluster(kind: &str, name: &str) -> Self {
+        Self::new(&format!("{CLUSTER_PREFIX}{}/{name}", kind.to_ascii_lowercase()), 0)
+    }
+
+    /// Returns true if the object is in the cluster, so that no file has it.
+    pub fn is_in_cluster(&self) -> bool {
+        self.line == 0 && self.file.starts_with(CLUSTER_PREFIX)
     }
 }
 

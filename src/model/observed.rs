@@ -5,6 +5,7 @@
 //! no secrets. Invariant: `sources` marks every source that could not be read completely.
 
 mod capacity;
+mod cluster_pools;
 mod cordon;
 mod difference;
 mod file;
@@ -16,6 +17,7 @@ mod scaling;
 mod untagged;
 
 pub use capacity::{Exclusion, MatchCriteria, Reservation, ReservationKind, ReservationState};
+pub use cluster_pools::{ClusterPools, PoolMetadata, PoolObject};
 pub use cordon::{
     CORDONED_ANNOTATION, CordonMark, CordonReason, CordonState, GRACE_PERIOD_ANNOTATION,
 };
@@ -137,6 +139,9 @@ pub struct Observed {
     /// places them there again: another packing of the same pods may need another node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub planned_pods: PlannedPods,
+    /// Node pools and node classes of the cluster; unknown if the key is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pools: Option<Arc<ClusterPools>>,
 }
 
 /// An object of a namespace, or a node, that could not be understood. It concerns only the nodes that
@@ -488,6 +493,7 @@ impl Observed {
             scaling: Scaling::default(),
             unread: Vec::new(),
             planned_pods: BTreeMap::new(),
+            pools: None,
         }
     }
 

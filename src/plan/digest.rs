@@ -234,6 +234,8 @@ fn decided_base(base: &Base) -> (&ClusterIdentity, Vec<DecidedPrecondition<'_>>)
         tree: _,
         dirty: _,
         rendered: _,
+        // Part of the identity, as the tree.
+        cluster_pools: _,
         world,
         demand: _,
         // Part of the identity: it states why nodes stay, not which.

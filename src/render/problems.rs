@@ -182,6 +182,8 @@ pub struct RepositoryCounts {
     pub workloads: u32,
     /// Pools found.
     pub pools: u32,
+    /// True if the pools are in the cluster, and were not read.
+    pub has_unread_pools: bool,
     /// Sources of unknown size.
     pub unresolved: u32,
     /// Sources of unknown size that no error reports.
@@ -221,7 +223,7 @@ fn skipped_line(skipped: &[Skipped]) -> String {
 /// Returns all problems in the given order, followed by the counts.
 pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
-    let RepositoryCounts { files, workloads, pools, unresolved, unread, skipped } = tally;
+    let RepositoryCounts { files, workloads, unresolved, unread, skipped, .. } = tally;
     let unread = (*unread > 0).then(|| format!("{} not read", count(*unread, "source")));
     if let Some(unread) = &unread {
         page.line([StyledText::new(&format!("Incomplete: {unread}."), Tone::Warning)]);
@@ -229,7 +231,7 @@ pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &Tex
     let lines: Vec<ProblemLine> = problems.iter().map(ProblemLine::from).collect();
     write_lines(&mut page, &lines, style.verbosity);
     page.gap();
-    let mut totals_text = vec![count(*workloads, "workload"), count(*pools, "pool")];
+    let mut totals_text = vec![count(*workloads, "workload"), pools_text(tally)];
     if *unresolved > 0 {
         totals_text.push(format!("{unresolved} unresolved"));
     }
@@ -250,9 +252,26 @@ pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &Tex
     page.finish()
 }
 
+/// Returns the number of pools that were found, and where the others are.
+fn pools_text(tally: &RepositoryCounts) -> String {
+    match (tally.pools, tally.has_unread_pools) {
+        (pools, false) => count(pools, "pool"),
+        (0, true) => "pools in the cluster".to_owned(),
+        (pools, true) => format!("{}, and more in the cluster", count(pools, "pool")),
+    }
+}
+
 /// Returns the problems and counts as JSON.
 pub fn problems_json(problems: &[Problem], tally: &RepositoryCounts) -> Value {
-    let RepositoryCounts { files, workloads, pools, unresolved, unread: _, skipped } = tally;
+    let RepositoryCounts {
+        files,
+        workloads,
+        pools,
+        has_unread_pools,
+        unresolved,
+        unread: _,
+        skipped,
+    } = tally;
     let (errors, warnings) = totals(problems);
     let rows: Vec<Value> = problems.iter().map(problem_json).collect();
     let left_out = skipped.iter().map(|Skipped { origin, reason }| {
@@ -265,6 +284,7 @@ pub fn problems_json(problems: &[Problem], tally: &RepositoryCounts) -> Value {
         "files": files,
         "workloads": workloads,
         "pools": pools,
+        "unread_pools": has_unread_pools,
         "unresolved": unresolved,
         "skipped_count": skipped.len(),
         "skipped": left_out.collect::<Vec<Value>>(),

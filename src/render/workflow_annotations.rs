@@ -98,7 +98,8 @@ pub fn github(plan: &Plan) -> String {
 fn command(plan: &Plan, annotation: &Annotation) -> String {
     let Annotation { level, origin, title, message, .. } = annotation;
     let mut properties = Vec::new();
-    if let Some(origin) = origin {
+    // No file has an object of the cluster.
+    if let Some(origin) = origin.as_ref().filter(|origin| !origin.is_in_cluster()) {
         properties
             .push(format!("file={}", property(&shorten(&path(plan, &origin.file), PATH_WIDTH))));
         if origin.line > 0 {
@@ -366,6 +367,21 @@ mod tests {
     #[test]
     fn annotations_point_to_their_manifest_lines() {
         insta::assert_snapshot!(github(&plan()));
+    }
+
+    #[test]
+    fn object_of_the_cluster_is_annotated_without_a_file() {
+        let annotation = |origin| Annotation {
+            level: AnnotationLevel::Warning,
+            weight: 0,
+            origin: Some(origin),
+            title: "t".to_owned(),
+            message: "m".to_owned(),
+        };
+        let of_cluster = annotation(Origin::in_cluster("NodePool", "web"));
+        assert_eq!(command(&plan(), &of_cluster), "::warning title=t::m\n");
+        let of_file = annotation(Origin::new("a.yaml", 2));
+        assert!(command(&plan(), &of_file).contains("a.yaml,line=2,title=t"));
     }
 
     #[test]

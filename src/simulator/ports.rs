@@ -136,6 +136,7 @@ impl Cluster for World {
             scaling: observed.scaling,
             unread: Vec::new(),
             unread_objects: observed.unread,
+            pools: observed.pools.map(Arc::unwrap_or_clone),
         })
     }
 

@@ -16,8 +16,8 @@ use crate::model::ids::{
 };
 use crate::model::market::CapacityType;
 use crate::model::observed::{
-    ClusterIdentity, Exclusion, Group, Instance, LiveWorkload, Node, Observed, Pod, Reservation,
-    Resolved, Scaling, UnreadObject,
+    ClusterIdentity, ClusterPools, Exclusion, Group, Instance, LiveWorkload, Node, Observed, Pod,
+    Reservation, Resolved, Scaling, UnreadObject,
 };
 use crate::model::pod::{PodTemplate, Selector, Taint};
 use crate::model::saturating_time::later;
@@ -295,6 +295,8 @@ pub(super) struct WorldState {
     pub(super) groups: BTreeMap<GroupName, Group>,
     /// Objects that no client understands.
     pub(super) unread: Vec<UnreadObject>,
+    /// Pools of an observed world.
+    pub(super) pools: Option<Arc<ClusterPools>>,
     pub(super) launch_templates: BTreeMap<GroupName, LaunchTemplate>,
     /// True if pods that are asked to stop never end, as with a finalizer.
     pub(super) pods_stall: bool,
@@ -336,6 +338,7 @@ impl WorldState {
             scaling: Scaling::default(),
             groups: BTreeMap::new(),
             unread: Vec::new(),
+            pools: None,
             launch_templates: BTreeMap::new(),
             pods_stall: false,
             speedup: 1,
@@ -373,6 +376,7 @@ impl WorldState {
         observed.fargate_profiles.clone_from(&self.fargate_profiles);
         observed.scaling.clone_from(&self.scaling);
         observed.unread.clone_from(&self.unread);
+        observed.pools.clone_from(&self.pools);
         observed
     }
 

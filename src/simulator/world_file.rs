@@ -235,10 +235,12 @@ fn restore_observed(state: &mut WorldState, observed: Observed) {
         planned_pods: _,
         resolved,
         unread,
+        pools,
     } = observed;
     state.instances = instances;
     state.resolved = resolved;
     state.unread = unread;
+    state.pools = pools;
     state.nodes = nodes;
     state.templates = templates;
     state.storage = storage;

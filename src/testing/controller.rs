@@ -69,6 +69,7 @@ pub(crate) fn revision(commit: &str) -> Revision {
         policies: BTreeSet::new(),
         fleet_digest: String::new(),
         unresolved: UnresolvedPolicy::default(),
+        cluster_pools: None,
         verified: None,
     }
 }

@@ -18,6 +18,8 @@ mod bootstrap;
 mod broken_watches;
 mod burst;
 mod cluster;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod cluster_pools;
 mod control_plane;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod controller;

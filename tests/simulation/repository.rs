@@ -225,6 +225,7 @@ impl SimulatedCommit {
             policies: [].into(),
             unresolved: self.desired.unresolved_policy,
             fleet_digest: String::new(),
+            cluster_pools: None,
             verified: None,
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
+use super::cluster_pools::{is_pool_resource, stable_part};
 use super::far_times::clamp_times;
 use super::list::ApiResource;
 use super::node::parse_node;
@@ -106,6 +107,9 @@ impl CachedObject {
                 }
                 Err(why) => Self::unread(ObjectContent::Ignored, vec![why], None),
             },
+            _ if is_pool_resource(resource) => {
+                Self::readable(ObjectContent::Raw(stable_part(object)))
+            }
             _ => Self::readable(ObjectContent::Raw(strip_metadata(resource, object))),
         }
     }

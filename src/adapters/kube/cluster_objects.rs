@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 
 use super::cached_object::{CachedObject, CachedPod, Interner, ObjectContent, UnreadParts};
 use super::client::Kubernetes;
+use super::cluster_pools::{LeftOut, is_pool_resource};
 use super::list::ApiResource;
 use super::owner_references::parse_metadata;
 use super::{autoscalers, node, port_error};
@@ -96,21 +97,22 @@ pub(super) fn object_key(object: &Json) -> String {
     format!("{}/{}", text("/metadata/namespace"), text("/metadata/name"))
 }
 
-/// Returns whether a list that fails with this HTTP status is left out: the type that a cluster may
-/// not serve, and the priorities of Cluster Autoscaler, which a user may not be permitted to list.
+/// Returns whether a list that fails with this HTTP status is left out: the types that a cluster may
+/// not serve, and those that a user may not be permitted to list, which are the priorities of Cluster
+/// Autoscaler and pools.
 fn is_left_out(resource: ApiResource, status: u16) -> bool {
     match status {
-        403 => resource.path == EXPANDER_PRIORITIES.path,
-        404 => resource.path == VERTICAL.path,
+        403 => resource.path == EXPANDER_PRIORITIES.path || is_pool_resource(resource),
+        404 => resource.path == VERTICAL.path || is_pool_resource(resource),
         _ => false,
     }
 }
 
 impl Kubernetes {
-    /// Reads nodes, pods, workloads and storage.
+    /// Reads nodes, pods, workloads, storage and pools.
     ///
     /// # Errors
-    /// Returns an error if any list cannot be read to its end. An object that cannot be parsed is
+    /// Returns an error if any list but those of pools cannot be read to its end. An object that cannot be parsed is
     /// named in [`ClusterObjects::unread`].
     pub(super) async fn list_cluster_objects(&self) -> Result<ClusterObjects, Error> {
         let mut interner = Interner::default();
@@ -119,10 +121,11 @@ impl Kubernetes {
         let mut others = Vec::new();
         for resource in RESOURCES.into_iter().filter(|resource| resource.path != PODS.path) {
             let (cache, version) = self.list_objects(resource, &mut share).await?;
-            others.extend(version.map(|_| (resource.path, cache)));
+            others.extend(version.ok().map(|_| (resource.path, cache)));
         }
         let others = others.iter().map(|(path, cache)| (*path, cache)).collect();
-        Ok(assemble(&mut pods, &others))
+        let pools = Some(self.pools().await);
+        Ok(ClusterObjects { pools, ..assemble(&mut pods, &others) })
     }
 
     /// Reads a node and then its pods. On a cordoned node, no later pod is missed.
@@ -168,12 +171,12 @@ impl Kubernetes {
     }
 
     /// Lists the objects of a resource type, each interned by `share`, with the version of the
-    /// collection. Returns an empty list without a version if it is left out.
+    /// collection. Returns an empty list, and the reason, if it is left out.
     pub(super) async fn list_objects(
         &self,
         resource: ApiResource,
         share: &mut (dyn FnMut(&mut CachedObject) + Send),
-    ) -> Result<(ObjectCache, Option<String>), Error> {
+    ) -> Result<(ObjectCache, Result<String, LeftOut>), Error> {
         let mut read: Vec<(String, CachedObject)> = Vec::new();
         let mut receive = |page: Option<Vec<Json>>| match page {
             Some(page) => read.extend(page.into_iter().map(|object| {
@@ -186,13 +189,17 @@ impl Kubernetes {
         };
         match self.list_pages(resource, resource.fields().as_deref(), &mut receive).await {
             // A map collected at once takes half the memory of a map that grew in order.
-            Ok(version) => Ok((read.into_iter().collect(), Some(version))),
+            Ok(version) => Ok((read.into_iter().collect(), Ok(version))),
             Err(Error::Api(status)) if is_left_out(resource, status.code) => {
-                if status.code == 403 {
-                    let reason = &status.message;
+                if status.code == 404 {
+                    return Ok((ObjectCache::new(), Err(LeftOut::NotServed)));
+                }
+                let reason = status.message.clone();
+                // Whether the settings need pools, their reader knows.
+                if !is_pool_resource(resource) {
                     tracing::warn!(reason, "{PRIORITIES_DENIED}");
                 }
-                Ok((ObjectCache::new(), None))
+                Ok((ObjectCache::new(), Err(LeftOut::Forbidden(reason))))
             }
             Err(error) => Err(error),
         }

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use super::client::Kubernetes;
 use super::port_error;
 use crate::apply::ports::{CallEffect, PortError, Prerequisite, PrerequisiteState};
+use crate::model::desired::PoolSource;
 use crate::model::expander_priorities::CONFIG_MAP;
 
 /// Maximum clock skew in seconds. AWS signatures are valid for five minutes.
@@ -51,7 +52,25 @@ impl Permission {
     }
 }
 
-/// Every permission that `deploy/kubernetes/rbac.yaml` grants.
+/// Permissions to read pools. Plans need them if the settings read pools from the cluster.
+const POOL_PERMISSIONS: [Permission; 5] = [
+    Permission::new("", "karpenter.k8s.aws", "awsnodetemplates", "", &["list"]),
+    Permission::new("", "karpenter.k8s.aws", "ec2nodeclasses", "", &["list"]),
+    Permission::new("", "karpenter.sh", "nodeoverlays", "", &["list"]),
+    Permission::new("", "karpenter.sh", "nodepools", "", &["list"]),
+    Permission::new("", "karpenter.sh", "provisioners", "", &["list"]),
+];
+
+/// Settings that decide what is checked.
+#[derive(Debug, Clone, Copy)]
+pub struct PreflightSettings {
+    /// Whether the settings ask for nominations; `None` if the version of kube-scheduler decides.
+    pub nominates: Option<bool>,
+    /// Where pools are declared.
+    pub pools: PoolSource,
+}
+
+/// Every permission that `deploy/kubernetes/rbac.yaml` grants, but those to read pools.
 const REQUIRED_PERMISSIONS: [Permission; 23] = [
     Permission::new("", "", "nodes", "", &["list", "get", "patch", "delete"]),
     Permission::new("", "", "pods", "", &["list", "delete"]),
@@ -136,12 +155,11 @@ impl Kubernetes {
     }
 
     /// Checks everything that plans and applies need in the cluster. `now` is the local clock.
-    /// `nominates` is true if the settings ask for nominations, and `None` if the version of
-    /// kube-scheduler decides. `remedy` says how to reach the cluster.
+    /// `remedy` says how to reach the cluster.
     pub async fn preflight(
         &self,
         now: impl Fn() -> Timestamp,
-        nominates: Option<bool>,
+        settings: PreflightSettings,
         remedy: &str,
     ) -> Vec<Prerequisite> {
         let api = self.cluster_uid().await.map(|uid| format!("kube-system has the UID {uid}"));
@@ -169,7 +187,8 @@ impl Kubernetes {
             skew,
             "synchronize the local clock with NTP",
         ));
-        let missing = self.missing_permissions().await.map_err(|error| error.to_string());
+        let PreflightSettings { nominates, pools } = settings;
+        let missing = self.missing_permissions(pools).await.map_err(|error| error.to_string());
         let missing = missing.and_then(|missing| match &missing[..] {
             [] => Ok("all required permissions".to_owned()),
             some => Err(format!("not allowed: {}", some.join(", "))),
@@ -218,9 +237,10 @@ impl Kubernetes {
         Ok(theirs.duration_since(ours).as_secs())
     }
 
-    async fn missing_permissions(&self) -> Result<Vec<String>, PortError> {
+    async fn missing_permissions(&self, pools: PoolSource) -> Result<Vec<String>, PortError> {
         let mut missing = Vec::new();
-        for permission in &REQUIRED_PERMISSIONS {
+        let pools = POOL_PERMISSIONS.iter().filter(|_| pools == PoolSource::Cluster);
+        for permission in REQUIRED_PERMISSIONS.iter().chain(pools) {
             for verb in permission.verbs {
                 if !self.is_allowed(permission, verb).await? {
                     let Permission { group, resource, .. } = permission;
@@ -307,7 +327,8 @@ mod tests {
                 }
             }
         }
-        let requested = REQUIRED_PERMISSIONS.iter().flat_map(|permission| {
+        let checked = REQUIRED_PERMISSIONS.iter().chain(&POOL_PERMISSIONS);
+        let requested = checked.flat_map(|permission| {
             let Permission { namespace, group, resource, name, verbs } = *permission;
             verbs
                 .iter()

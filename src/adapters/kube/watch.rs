@@ -27,13 +27,14 @@ use super::client::Kubernetes;
 use super::cluster_objects::{
     JOBS, NODES, ObjectCache, PODS, REPLICA_SETS, RESOURCES, assemble, object_key,
 };
+use super::cluster_pools::{LeftOut, POOL_RESOURCES, assemble_pools, is_pool_resource};
 use super::list::ApiResource;
 use super::port_error;
 use crate::apply::ports::{
     Cluster, ClusterObjects, CordonOutcome, EvictOutcome, NodeAndPods, PortError,
 };
 use crate::model::ids::{NodeName, Uid, WorkloadId, WorkloadKind};
-use crate::model::observed::{CordonMark, CordonState, Node, Pod, PodPhase};
+use crate::model::observed::{ClusterPools, CordonMark, CordonState, Node, Pod, PodPhase};
 
 /// Duration of a watch in seconds. It is shorter than the response timeout, so that the server ends
 /// the watch regularly.
@@ -65,6 +66,8 @@ pub enum ClusterChange {
     PodPending,
     /// A node was added, removed or changed.
     NodeChanged,
+    /// A node pool or node class was added, removed or changed. Its status does not count.
+    PoolChanged,
 }
 
 /// A watched cluster. Dropping it ends the watches.
@@ -104,8 +107,10 @@ struct ResourceCache {
     objects: ObjectCache,
     /// True while the watch runs and the objects are current.
     is_live: bool,
-    /// True if the list of the resource type was left out.
-    is_left_out: bool,
+    /// True once the resource type was listed.
+    was_listed: bool,
+    /// The reason, if the list of the resource type was left out.
+    left_out: Option<LeftOut>,
 }
 
 /// A write to a node.
@@ -124,10 +129,19 @@ impl WatchedCluster {
     pub fn start(kubernetes: Kubernetes, changes: mpsc::Sender<ClusterChange>) -> Self {
         let state = Arc::new(WatchState { cache: Mutex::default(), changes });
         let mut tasks = JoinSet::new();
-        for resource in RESOURCES {
+        for resource in RESOURCES.into_iter().chain(POOL_RESOURCES) {
             tasks.spawn(run_watch(kubernetes.clone(), Arc::clone(&state), resource));
         }
         Self { kubernetes, state, _tasks: tasks }
+    }
+
+    /// Returns the pools of the cluster, from the cache if every watch of them runs.
+    pub async fn pools(&self) -> ClusterPools {
+        let cached = self.state.lock().pools();
+        match cached {
+            Some(pools) => pools,
+            None => self.kubernetes.pools().await,
+        }
     }
 
     /// Returns the cached objects, or `None` if a watch does not run or lags too long.
@@ -174,7 +188,7 @@ impl WatchedCluster {
 impl Cluster for WatchedCluster {
     async fn objects(&self) -> Result<ClusterObjects, PortError> {
         match self.cached_objects().await {
-            Some(objects) => Ok(objects),
+            Some(objects) => Ok(ClusterObjects { pools: Some(self.pools().await), ..objects }),
             None => self.kubernetes.objects().await,
         }
     }
@@ -242,7 +256,19 @@ impl WatchCache {
         }
     }
 
-    /// Returns whether every resource type was listed and is watched.
+    /// Returns the cached pools, or `None` if a watch of them does not run.
+    fn pools(&mut self) -> Option<ClusterPools> {
+        if !POOL_RESOURCES.into_iter().all(|resource| self.cache_mut(resource).is_live) {
+            return None;
+        }
+        let caches = POOL_RESOURCES.into_iter().filter_map(|resource| {
+            let cache = self.others.get(resource.path)?;
+            Some((resource, cache.left_out.as_ref().map_or(Ok(&cache.objects), Err)))
+        });
+        Some(assemble_pools(caches))
+    }
+
+    /// Returns whether every resource type but those of pools was listed and is watched.
     fn is_live(&mut self) -> bool {
         RESOURCES.into_iter().all(|resource| self.cache_mut(resource).is_live)
     }
@@ -317,7 +343,7 @@ impl WatchCache {
         // Values of deleted objects are no longer used.
         self.interner.drop_unused();
         let Self { pods, replica_sets, jobs, nodes, others, .. } = self;
-        let others = others.iter().filter(|(_, cache)| !cache.is_left_out);
+        let others = others.iter().filter(|(_, cache)| cache.left_out.is_none());
         let others = others.map(|(path, cache)| (*path, &cache.objects));
         let mut caches: BTreeMap<&str, &ObjectCache> = others.collect();
         caches.insert(REPLICA_SETS.path, &replica_sets.objects);
@@ -353,11 +379,34 @@ impl WatchCache {
                 None
             }
             (ObjectContent::Node(_), _) => Some(ClusterChange::NodeChanged),
+            (ObjectContent::Raw(object), Some(ObjectContent::Raw(previous)))
+                if object == previous =>
+            {
+                None
+            }
+            (ObjectContent::Raw(_), _) if is_pool_resource(resource) => {
+                Some(ClusterChange::PoolChanged)
+            }
             _ => None,
         };
         cache.insert(key, cached);
         change
     }
+}
+
+/// Returns whether two lists have the same pools.
+fn has_same_pools(before: &ObjectCache, after: &ObjectCache) -> bool {
+    fn objects(cache: &ObjectCache) -> impl Iterator<Item = (&String, Option<&Json>)> {
+        cache.iter().map(|(key, cached)| match &cached.content {
+            ObjectContent::Raw(object) => (key, Some(object)),
+            ObjectContent::Pod(_)
+            | ObjectContent::OwnerLink(_)
+            | ObjectContent::Workload(..)
+            | ObjectContent::Node(_)
+            | ObjectContent::Ignored => (key, None),
+        })
+    }
+    objects(before).eq(objects(after))
 }
 
 /// Returns whether a pod is pending.
@@ -424,10 +473,16 @@ async fn list_and_watch(
     {
         let mut caches = state.lock();
         let current = caches.cache_mut(resource);
-        (current.objects, current.is_left_out) = (cache, version.is_none());
+        let left_out = version.as_ref().err().cloned();
+        let is_changed = is_pool_resource(resource)
+            && current.was_listed
+            && (current.left_out != left_out || !has_same_pools(&current.objects, &cache));
+        (current.objects, current.left_out) = (cache, left_out);
+        (current.is_live, current.was_listed) = (true, true);
+        drop(caches);
+        state.notify(is_changed.then_some(ClusterChange::PoolChanged));
     }
-    state.set_live(resource, true);
-    let Some(mut version) = version else { return Ok(WatchEnd::LeftOut) };
+    let Ok(mut version) = version else { return Ok(WatchEnd::LeftOut) };
     let request = Request::new(resource.path);
     let params = WatchParams { field_selector: resource.fields(), ..WatchParams::default() };
     let params = params.timeout(WATCH_SECONDS);
@@ -483,7 +538,8 @@ impl WatchState {
             let removed = self.lock().cache_mut(resource).objects.remove(&key);
             let is_node =
                 removed.is_some_and(|cached| matches!(cached.content, ObjectContent::Node(_)));
-            is_node.then_some(ClusterChange::NodeChanged)
+            let is_pool = is_pool_resource(resource).then_some(ClusterChange::PoolChanged);
+            is_node.then_some(ClusterChange::NodeChanged).or(is_pool)
         } else {
             resource.set_type_meta(&mut object);
             let cached = CachedObject::from_json(resource, object);

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use super::PortError;
 use crate::model::ids::{NodeName, Uid};
-use crate::model::observed::{CordonMark, LiveWorkload, Node, Pod, Scaling, UnreadObject};
+use crate::model::observed::{
+    ClusterPools, CordonMark, LiveWorkload, Node, Pod, Scaling, UnreadObject,
+};
 use crate::model::pod::PodTemplate;
 use crate::model::storage::Storage;
 
@@ -52,6 +54,8 @@ pub struct ClusterObjects {
     pub unread: Vec<String>,
     /// Objects of namespaces and nodes that could not be understood.
     pub unread_objects: Vec<UnreadObject>,
+    /// Node pools and node classes; `None` if they are unknown.
+    pub pools: Option<ClusterPools>,
 }
 
 /// One node and its pods.

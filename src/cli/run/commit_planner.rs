@@ -6,21 +6,22 @@ use jiff::Timestamp;
 
 use crate::adapters::git::{RepositoryTree, TreeBase};
 use crate::catalog::Catalog;
+use crate::cli::cluster_pools;
 use crate::cli::error::CliError;
 use crate::cli::forecast::window_events;
 use crate::cli::planning;
 use crate::cli::policy::{Judge, trust_in};
-use crate::cli::repository::{FleetSettings, Repository};
+use crate::cli::repository::{FleetSettings, PoolsRead, Repository};
 use crate::cli::settings::{GuardChoice, SourceSettings};
 use crate::cli::signature_check::SignatureTrust;
 use crate::cli::source_tree;
 use crate::cli::world_choice::WorldChoice;
 use crate::controller::runtime::{
-    BlockingPlanner, ReadMarket, RepositoryReader, Steering, TrustedCommit,
+    BlockingPlanner, ReadMarket, ReadPools, RepositoryReader, Steering, TrustedCommit,
 };
 use crate::controller::{PlanScope, PodScope, Revision, RevisionError, VerifiedCommit};
 use crate::model::commit::CommitSignature;
-use crate::model::desired::{Desired, Problem, Severity, Signer};
+use crate::model::desired::{Desired, PoolSource, Problem, Severity, Signer};
 use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::forecast::Forecast;
 use crate::plan::{Plan, RevalidatedPlan, breakdown};
@@ -61,11 +62,14 @@ impl SourceReader {
         tree: &RepositoryTree,
         trusted: &TrustedCommit,
         market: Option<ReadMarket<'_>>,
+        pools: ReadPools<'_>,
     ) -> Result<JudgedPlanner, CliError> {
         let judge = Judge::read(&self.source, tree, &GuardChoice::default())?;
         let trust = self.trust(tree, trusted)?;
         let longer = source_tree::longer_history(tree, &self.source, &trust)?;
-        let mut repository = Repository::read_trusting(longer.as_ref().unwrap_or(tree), &trust);
+        let tree = longer.as_ref().unwrap_or(tree);
+        let pools = self.pools(tree, pools)?;
+        let mut repository = Repository::read_trusting(tree, &trust, pools);
         if repository.signature == CommitSignature::Refused {
             return Err(refused_signature(&repository));
         }
@@ -82,6 +86,16 @@ impl SourceReader {
 }
 
 impl SourceReader {
+    /// Returns the pools of the cluster if the settings of the tree need them.
+    fn pools(&self, tree: &RepositoryTree, pools: ReadPools<'_>) -> Result<PoolsRead, CliError> {
+        if FleetSettings::read(tree).pools == PoolSource::Repository {
+            return Ok(None);
+        }
+        let pools = pools().ok_or_else(|| cluster_pools::unknown(&self.world))?;
+        cluster_pools::check_read(&pools)?;
+        Ok(Some(pools))
+    }
+
     /// Returns what the chain of signatures of `tree` starts from.
     fn trust(
         &self,
@@ -163,8 +177,9 @@ impl RepositoryReader for SourceReader {
         tree: &RepositoryTree,
         trusted: &TrustedCommit,
         market: Option<ReadMarket<'_>>,
+        pools: ReadPools<'_>,
     ) -> Result<JudgedPlanner, String> {
-        self.judged(tree, trusted, market).map_err(|error| error.to_string())
+        self.judged(tree, trusted, market, pools).map_err(|error| error.to_string())
     }
 }
 
@@ -204,6 +219,7 @@ impl BlockingPlanner for JudgedPlanner {
             policies: self.judge.policy_hashes(),
             unresolved: desired.unresolved_policy,
             fleet_digest: self.repository.fleet_digest.clone(),
+            cluster_pools: self.repository.cluster_pools.clone(),
             verified: base
                 .commit
                 .clone()

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::cli::error::CliError;
-use crate::cli::repository::Repository;
+use crate::cli::repository::{FleetSettings, Repository};
 use crate::cli::settings::TopSettings;
-use crate::cli::{Console, planning, source_tree, world};
+use crate::cli::{Console, cluster_pools, planning, source_tree, world};
 use crate::demand::{ShapeContext, live_requests};
-use crate::model::desired::Desired;
+use crate::model::desired::{Desired, PoolSource};
 use crate::model::ids::{Address, NodeName};
 use crate::model::observed::{Completeness, Instance, InstanceState, Node, Observed};
 use crate::model::units::Resources;
@@ -55,12 +55,18 @@ impl TopSource {
     fn observe_all(&mut self, console: &mut Console) -> Result<TopView, CliError> {
         let TopSettings { source, world: requested, .. } = &self.settings;
         let tree = source_tree::read(source)?;
+        let fleet = FleetSettings::read(&tree);
+        let choice = planning::world_choice(requested.as_ref(), source, &fleet)?;
         let repository = match self.repository.take() {
-            Some((hash, repository)) if hash == tree.base.tree => repository,
-            _ => Repository::read(&tree),
+            // Pools of the cluster may have changed.
+            Some((hash, repository))
+                if hash == tree.base.tree && fleet.pools == PoolSource::Repository =>
+            {
+                repository
+            }
+            _ => cluster_pools::read_over(&tree, Some(&choice), source)?.0,
         };
         let (_, repository) = self.repository.insert((tree.base.tree.clone(), repository));
-        let choice = planning::world_choice(requested.as_ref(), source, repository)?;
         let observed = world::observe(&choice, repository, None, console)?;
         let at = world::planning_time(&choice, None, &observed, console);
         let market = world::market(&choice, repository, &observed);

@@ -291,3 +291,35 @@ fn new_leader_keeps_its_revision_if_persisted_or_without_ci() {
         (Some("1"), true)
     );
 }
+
+/// Reads the branch, whose commit reads these pools of the cluster.
+fn read_pools(harness: &mut ControllerHarness, seconds: i64, pools: &str) {
+    let served = harness.state().revisions.served.as_ref().expect("one is served");
+    let mut revision = Revision::clone(served);
+    revision.cluster_pools = Some(pools.to_owned());
+    harness.step_at(seconds, Event::BranchRead(Ok(Arc::new(revision))));
+}
+
+#[test]
+fn served_commit_is_read_anew_if_pools_changed_while_a_newer_one_waits() {
+    let mut harness = ControllerHarness::started();
+    read_pools(&mut harness, 1, "a");
+    read_ci_revision(&mut harness, 10, "2");
+    assert_eq!(served_commit(&harness), Some("1"));
+    let required = |harness: &ControllerHarness| {
+        harness.state().revisions.required.as_ref().map(|required| required.commit.clone())
+    };
+    assert_eq!(required(&harness), None, "the same pools");
+    let mut newest =
+        Revision::clone(&harness.state().revisions.waiting.as_ref().expect("it waits").revision);
+    newest.cluster_pools = Some("b".to_owned());
+    harness.step_at(20, Event::BranchRead(Ok(Arc::new(newest))));
+    assert_eq!(required(&harness).as_deref(), Some("1"));
+    let mut read =
+        Revision::clone(harness.state().revisions.served.as_ref().expect("one is served"));
+    read.cluster_pools = Some("b".to_owned());
+    let (commit, read) = ("1".to_owned(), Ok(Arc::new(read)));
+    harness.step_at(21, Event::CommitRead { commit, read });
+    let served = harness.state().revisions.served.as_ref().expect("one is served");
+    assert_eq!((served.commit.as_str(), served.cluster_pools.as_deref()), ("1", Some("b")));
+}

@@ -32,7 +32,7 @@ use crate::controller::{
     run as run_controller,
 };
 use crate::model::ids::Uid;
-use crate::model::observed::{Observed, Pod};
+use crate::model::observed::{ClusterPools, Observed, Pod};
 use crate::plan::{Plan, RevalidatedPlan};
 use crate::simulator::{Delivery, World, eksctl_groups};
 
@@ -147,6 +147,11 @@ struct EmbeddedPlanner<P> {
 }
 
 impl<R: RepositoryReader> EmbeddedPorts<R> {
+    /// Returns the pools of the world, if it was observed with them.
+    fn pools(&self) -> Option<Arc<ClusterPools>> {
+        self.world.observed().pools
+    }
+
     /// Delivers the workloads of the repository. The embedded world also plays the delivery tool
     /// and the autoscalers.
     fn deliver(&self, plans: &R::Planner) -> Result<(), String> {
@@ -171,7 +176,8 @@ impl<R: RepositoryReader> RevisionSource for EmbeddedPorts<R> {
         verified: Option<VerifiedCommit>,
     ) -> Result<(Revision, Self::Planner), String> {
         let trusted = TrustedCommit::Last(verified);
-        let plans = self.reader.planner(&self.reader.read_branch()?, &trusted, None)?;
+        let tree = self.reader.read_branch()?;
+        let plans = self.reader.planner(&tree, &trusted, None, &|| self.pools())?;
         self.deliver(&plans)?;
         let forecast_task = Some(Arc::clone(&self.forecast_task));
         Ok((plans.revision(), EmbeddedPlanner { plans, forecast_task }))
@@ -179,7 +185,7 @@ impl<R: RepositoryReader> RevisionSource for EmbeddedPorts<R> {
 
     async fn read_commit(&self, commit: &str) -> Result<(Revision, Self::Planner), RevisionError> {
         let tree = self.reader.read_commit(commit)?;
-        let plans = self.reader.planner(&tree, &TrustedCommit::Itself, None);
+        let plans = self.reader.planner(&tree, &TrustedCommit::Itself, None, &|| self.pools());
         let plans = plans.map_err(RevisionError::Unreadable)?;
         Ok((plans.revision(), EmbeddedPlanner { plans, forecast_task: None }))
     }

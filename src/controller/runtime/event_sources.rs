@@ -55,6 +55,8 @@ impl EventSources<'_> {
         match self.cluster_changes.borrow_mut().poll_recv(context) {
             Poll::Ready(Some(ClusterChange::PodPending)) => Poll::Ready(Signal::PodPending),
             Poll::Ready(Some(ClusterChange::NodeChanged)) => Poll::Ready(Signal::WorldChanged),
+            // Pools are read with the repository.
+            Poll::Ready(Some(ClusterChange::PoolChanged)) => Poll::Ready(Signal::RepositoryChanged),
             // A closed channel has no more events.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }

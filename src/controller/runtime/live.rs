@@ -142,7 +142,7 @@ struct BackgroundTasks {
     kubernetes: Kubernetes,
     elector: Arc<LeaderElector>,
     aws: Arc<Aws>,
-    watched: WatchedCluster,
+    watched: Arc<WatchedCluster>,
     channels: ControllerChannels,
     queue: watch::Sender<Option<String>>,
     /// True if the controller can take messages.
@@ -237,7 +237,7 @@ impl BackgroundTasks {
             }
             election.run(election_signals).await;
         });
-        let watched = WatchedCluster::start(kubernetes.clone(), change_sender);
+        let watched = Arc::new(WatchedCluster::start(kubernetes.clone(), change_sender));
         let channels =
             ControllerChannels { urgent, messages, cluster_changes, acknowledgements, signals };
         Self { kubernetes, elector, aws, watched, channels, queue, ready, _tasks: tasks }
@@ -265,12 +265,13 @@ impl BackgroundTasks {
             // The page has closed its channel: no request can come.
             std::future::pending::<()>().await;
         };
-        let source = RepositorySource::new(reader, &start, aws, queue, forecast_task);
+        let pools = Arc::clone(&watched);
+        let source = RepositorySource::new(reader, &start, aws, pools, queue, forecast_task);
         let wake_sender = channels.signals.clone();
         let signals = channels.into_signals(&elector, &inventory, controller_requests, hints);
         let ports = ExternalPorts {
             cloud: &inventory,
-            cluster: &watched,
+            cluster: &*watched,
             clock: &SystemClock,
             source: &source,
             signals: &signals,

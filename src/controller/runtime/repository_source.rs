@@ -12,6 +12,7 @@ use super::forecast_task::ForecastTask;
 use super::{BlockingPlanner, ReadMarket, RepositoryReader, TrustedCommit};
 use crate::adapters::aws::{Aws, ClusterBootstrap, LaunchContext, MarketAnswers};
 use crate::adapters::git::{RepositoryTree, TreeBase};
+use crate::adapters::kube::WatchedCluster;
 use crate::catalog::Catalog;
 use crate::controller::{
     PlanScope, PodScope, Revision, RevisionError, RevisionPlanner, RevisionSource, StartOptions,
@@ -47,6 +48,7 @@ pub(super) struct RepositorySource<R: RepositoryReader> {
     reader: R,
     cluster: ClusterIdentity,
     aws: Arc<Aws>,
+    watched: Arc<WatchedCluster>,
     /// Publishes the interruption queue that the repository names.
     queue: watch::Sender<Option<String>>,
     forecast_task: Arc<ForecastTask>,
@@ -87,6 +89,7 @@ impl<R: RepositoryReader> RepositorySource<R> {
         reader: R,
         start: &StartOptions,
         aws: Arc<Aws>,
+        watched: Arc<WatchedCluster>,
         queue: watch::Sender<Option<String>>,
         forecast_task: Arc<ForecastTask>,
     ) -> Self {
@@ -94,6 +97,7 @@ impl<R: RepositoryReader> RepositorySource<R> {
             reader,
             cluster: start.cluster.clone(),
             aws,
+            watched,
             queue,
             forecast_task,
             last: RefCell::default(),
@@ -137,8 +141,10 @@ impl<R: RepositoryReader> RepositorySource<R> {
         self.sleep_jitter().await;
         let reader = self.reader.clone();
         let tree = run_blocking(move || reader.read_branch()).await?;
+        let pools = self.current_pools().await;
         if let Some(last) = &*self.last.borrow()
             && last.base == tree.base
+            && last.revision.cluster_pools == pools
             && last.trusted == trusted
             && last.at.elapsed() < last.valid_for
         {
@@ -163,6 +169,15 @@ impl<R: RepositoryReader> RepositorySource<R> {
         };
         self.last.replace(Some(last));
         Ok((revision, planner))
+    }
+
+    /// Returns the digest of the pools of the cluster, if the last commit reads them.
+    async fn current_pools(&self) -> Option<String> {
+        let is_read = |last: &LastRevision<_>| last.revision.cluster_pools.is_some();
+        if !self.last.borrow().as_ref().is_some_and(is_read) {
+            return None;
+        }
+        Some(self.watched.pools().await.digest())
     }
 
     /// Reads one commit, even if the branch has moved on.
@@ -208,6 +223,7 @@ impl<R: RepositoryReader> RepositorySource<R> {
         trusted: TrustedCommit,
     ) -> Result<R::Planner, String> {
         let (reader, aws) = (self.reader.clone(), Arc::clone(&self.aws));
+        let watched = Arc::clone(&self.watched);
         let answers = Arc::clone(&self.answers);
         let runtime = tokio::runtime::Handle::current();
         let alive = self.alive.subscribe();
@@ -232,7 +248,17 @@ impl<R: RepositoryReader> RepositorySource<R> {
                 }
                 market
             };
-            reader.planner(&tree, &trusted, Some(market))
+            let pools = || {
+                let mut alive = alive.clone();
+                runtime.block_on(async {
+                    tokio::select! {
+                        biased;
+                        _ = alive.changed() => None,
+                        pools = watched.pools() => Some(Arc::new(pools)),
+                    }
+                })
+            };
+            reader.planner(&tree, &trusted, Some(market), &pools)
         })
         .await
     }

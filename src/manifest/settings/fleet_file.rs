@@ -15,8 +15,8 @@ use super::field_values::{money, set, share};
 use super::{apply_settings, controller_settings, is_within, normal_path};
 use crate::model::desired::{
     AssumedPods, ClusterSettings, ConsolidationSettings, DeliverySettings, DemandMode,
-    DemandSettings, FLEET_FILE, FailureDomains, Fleet, MaxShares, MinValuesPolicy, Problem,
-    Renderer, Severity, Signer, SignerKey, Source, Tree, UnresolvedPolicy, WorstCase,
+    DemandSettings, FLEET_FILE, FailureDomains, Fleet, MaxShares, MinValuesPolicy, PoolSource,
+    Problem, Renderer, Severity, Signer, SignerKey, Source, Tree, UnresolvedPolicy, WorstCase,
 };
 
 use crate::model::fargate::Rates;
@@ -210,6 +210,8 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
         fleet.groups = map.entries().filter_map(|(name, field)| group(name, &field)).collect();
     }
     set(&mut fleet.unresolved, unresolved_policy(spec));
+    let pools = [("repository", PoolSource::Repository), ("cluster", PoolSource::Cluster)];
+    set(&mut fleet.pools, spec.get("pools").and_then(|field| field.choice(&pools)));
     if let Some(map) = spec.get("autoscalers").as_ref().and_then(Field::map) {
         fleet.autoscaler_namespaces = autoscaler_namespaces(&map);
     }

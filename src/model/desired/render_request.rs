@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::ExternalSources;
+use crate::model::observed::ClusterPools;
 
 /// A directory to render, with its settings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,4 +148,6 @@ pub struct RenderResults {
     pub external: ExternalSources,
     /// Result of each request, or the reason of its failure.
     pub results: BTreeMap<RenderRequest, Result<Rendered, String>>,
+    /// Pools of the cluster; `None` if they were not read.
+    pub pools: Option<Arc<ClusterPools>>,
 }

@@ -89,6 +89,8 @@ pub struct Fleet {
     pub fargate: Option<Rates>,
     /// Treatment of sources that are not read.
     pub unresolved: UnresolvedPolicy,
+    /// Where node pools and node classes are declared.
+    pub pools: PoolSource,
 }
 
 impl Fleet {
@@ -154,6 +156,16 @@ pub enum UnresolvedPolicy {
     Running,
     /// The sources count as empty.
     Ignore,
+}
+
+/// Where node pools and node classes are declared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PoolSource {
+    /// In the files of the repository.
+    #[default]
+    Repository,
+    /// In the API server of the cluster, where another tool creates them.
+    Cluster,
 }
 
 /// A trusted signer of commits.
@@ -329,6 +341,7 @@ impl Default for Fleet {
             autoscaler_namespaces: None,
             fargate: None,
             unresolved: UnresolvedPolicy::default(),
+            pools: PoolSource::default(),
         }
     }
 }

@@ -43,6 +43,8 @@ struct AppliedSource<'a> {
     tree: &'a str,
     dirty: bool,
     rendered: &'a [RenderedRow],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster_pools: Option<&'a str>,
     world: &'a BaseWorld,
     demand: DemandMode,
     /// Absent in plans of complete inputs, and in plans of earlier releases.
@@ -154,6 +156,7 @@ impl<'a> AppliedSource<'a> {
             tree,
             dirty,
             rendered,
+            cluster_pools,
             world,
             demand,
             unresolved,
@@ -173,6 +176,7 @@ impl<'a> AppliedSource<'a> {
             tree,
             dirty: *dirty,
             rendered,
+            cluster_pools: cluster_pools.as_deref(),
             world,
             demand: *demand,
             unresolved: *unresolved,

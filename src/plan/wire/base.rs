@@ -120,6 +120,10 @@ pub struct Base {
     /// Manifests that renderers produced, by the rendered path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rendered: Vec<RenderedRow>,
+    /// SHA-256 over the node pools and node classes of the cluster; absent if the repository declares
+    /// them (`spec.pools`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_pools: Option<String>,
     /// The observation.
     pub world: BaseWorld,
     /// Pod count that the plan is made for.
@@ -161,6 +165,7 @@ impl Base {
             tree: tree.into(),
             dirty: false,
             rendered: Vec::new(),
+            cluster_pools: None,
             world,
             demand,
             ignores_runs: false,

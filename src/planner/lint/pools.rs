@@ -11,7 +11,8 @@ use crate::solver::EXPORT_POOLS;
 /// Terraform often creates the pools, so that they exist in the cluster alone.
 pub fn missing_pools(desired: &Desired, demand: &Demand) -> Option<Problem> {
     let Desired { pools, auto_mode_pools, node_groups, external_groups, .. } = desired;
-    let is_declared = !pools.is_empty()
+    let is_declared = desired.has_unread_pools
+        || !pools.is_empty()
         || !auto_mode_pools.is_empty()
         || !node_groups.is_empty()
         || !external_groups.is_empty();
@@ -28,7 +29,8 @@ pub fn missing_pools(desired: &Desired, demand: &Demand) -> Option<Problem> {
         (None, None) => return None,
     };
     let origin = origin.unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
-    let hint =
-        format!("declare one; `{EXPORT_POOLS}` exports those of a cluster, as Terraform made them");
+    let hint = format!(
+        "declare one; if Terraform makes them, set spec.pools: cluster, or export them: `{EXPORT_POOLS}`"
+    );
     Some(Problem::warning(origin, "Fleet", message).hint(hint).code(Code::NoPool))
 }

@@ -246,7 +246,7 @@ fn is_ready(node: &Json) -> bool {
     conditions.into_iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
 }
 
-fn git(directory: &Path, arguments: &[&str]) {
+pub(super) fn git(directory: &Path, arguments: &[&str]) {
     let output = Command::new("git")
         .args(["-c", "user.name=test", "-c", "user.email=test@example.com"])
         .args(arguments)

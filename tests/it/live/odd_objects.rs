@@ -171,6 +171,7 @@ fn plan(objects: ClusterObjects) -> (Option<i32>, String) {
         scaling,
         unread: _,
         unread_objects: unread,
+        pools: _,
     } = objects;
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart");
     let world = std::fs::read(root.join("world/world.json")).expect("a world");

@@ -27,12 +27,13 @@ fn all_objects(objects: &ClusterObjects) -> BTreeSet<String> {
         scaling,
         unread,
         unread_objects,
+        pools,
     } = objects;
     let mut all: BTreeSet<String> = nodes.iter().map(|node| format!("{node:?}")).collect();
     all.extend(pods.iter().map(|pod| format!("{pod:?}")));
     all.extend(templates.iter().map(|template| format!("{template:?}")));
     all.extend(workloads.iter().map(|workload| format!("{workload:?}")));
-    all.extend([format!("{storage:?} {scaling:?} {unread:?} {unread_objects:?}")]);
+    all.extend([format!("{storage:?} {scaling:?} {unread:?} {unread_objects:?} {pools:?}")]);
     all
 }
 
