@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::live_pods::LivePods;
-use super::{Demand, EndingPods, PodGroup};
+use super::{Demand, PodGroup};
 use crate::model::desired::Desired;
 use crate::model::ids::{NodeName, WorkloadKind};
 use crate::model::observed::{Pod, SurplusPod, surplus_pods};
