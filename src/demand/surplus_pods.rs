@@ -102,7 +102,7 @@ impl PodGroup {
         nodes.map(|node| (node, self.active_on(node))).collect()
     }
 
-    /// Returns the number of pods on a node that stay if the controller deletes others instead.
+    /// Returns the number of ending pods on a node that may stay.
     pub fn may_stay_on(&self, node: &NodeName) -> u32 {
         self.ending.get(node).map_or(0, |ending| ending.may_stay)
     }
