@@ -35,8 +35,8 @@ type StableKey = (bool, PodPhase, bool, i32, Reverse<usize>);
 /// Facts that decide between pods of equal [`StableKey`].
 type AgeKey<'p> = (i64, i64, &'p Uid);
 
-/// Returns the pods that the controller of a workload deletes, in its order. `active` are its active
-/// pods. Pods of a `StatefulSet` are deleted by their ordinals instead.
+/// Returns the pods that the controller of a workload deletes, in its order. `active` are the
+/// active pods of the workload. Pods of a `StatefulSet` are deleted by their ordinals instead.
 pub fn surplus_pods<'p>(
     kind: WorkloadKind,
     active: impl IntoIterator<Item = &'p Pod>,
