@@ -25,6 +25,7 @@ mod rollouts;
 mod scaling_decision;
 mod scheduled_changes;
 mod shape;
+mod surplus_pods;
 mod volume_claims;
 mod vpa;
 
@@ -121,11 +122,22 @@ pub struct PodGroup {
     pub counts: Counts,
     /// Source of the number of pods.
     pub decided_by: Decider,
-    /// Number of active pods on each node; the sum may exceed the planned count.
+    /// Number of active pods on each node, without those that the controller is about to delete.
     pub running: BTreeMap<NodeName, u32>,
+    /// Active pods beyond the planned count, by node, as the controller is predicted to delete them.
+    pub ending: BTreeMap<NodeName, EndingPods>,
     /// Partitions of the pods whose own volumes bind them to different nodes. Their counts add up
     /// to the planned count. Empty if all pods are equal.
     pub partitions: Vec<ReplicaPartition>,
+}
+
+/// Pods on a node that the controller of their workload is predicted to delete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EndingPods {
+    /// Number of the pods.
+    pub pods: u32,
+    /// How many of them the controller may delete on other nodes instead: ages or UIDs decide.
+    pub may_stay: u32,
 }
 
 /// A subset of the pods of one workload.

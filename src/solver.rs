@@ -62,7 +62,6 @@ mod spread_domains;
 mod staggered_readiness;
 mod static_pools;
 mod strategy;
-mod surplus_pods;
 mod target_builder;
 mod target_fleet;
 #[cfg(test)]

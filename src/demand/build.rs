@@ -79,6 +79,7 @@ impl Demand {
         demand.reject_oversized_groups();
         demand.add_undeclared_workloads(desired, observed, &live, &claims);
         demand.groups.sort_by(|a, b| a.workload.cmp(&b.workload));
+        demand.predict_ending_pods(desired, &live, observed.taken_at);
         demand.share_claims();
         demand.daemons.sort_by(|a, b| a.workload.cmp(&b.workload));
         let over_quota = admission::quota_warnings(&demand, desired);
@@ -211,6 +212,7 @@ impl Demand {
                 counts: Counts { floor: count, live: count, ceiling: count, planned: count },
                 decided_by: if removed { Decider::Removed } else { Decider::World },
                 running: live.running_by_node(id),
+                ending: [].into(),
                 partitions: Vec::new(),
             };
             if !removed {
@@ -276,6 +278,7 @@ impl DeclaredWorkloads<'_> {
             counts,
             decided_by: by,
             running,
+            ending: [].into(),
             partitions: Vec::new(),
         }
     }

@@ -38,7 +38,7 @@ pub(super) fn set_buffer_counts(groups: &mut [PodGroup], desired: &Desired, mode
         group.counts.planned = counts.for_mode(mode);
         group.decided_by = Decider::Buffer { because };
         // Placeholder pods never run.
-        group.running.clear();
+        group.clear_running();
     }
 }
 

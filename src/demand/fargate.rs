@@ -90,7 +90,7 @@ pub(super) fn assign_fargate(
         }
         // Keep the group while it has pods on EC2, even if none of them is planned any more.
         let is_all = demand.fargate.last().is_some_and(|last| last.workload == group.workload);
-        if !is_all || group.counts.planned > 0 || !group.running.is_empty() {
+        if !is_all || group.counts.planned > 0 || group.active() > 0 {
             demand.groups.push(group);
         }
     }
@@ -125,6 +125,7 @@ impl FargateAssignment<'_> {
     fn take_fargate_pods(&self, group: &mut PodGroup) -> Option<FargatePods> {
         let active = self.active_pods(&group.workload);
         group.running.retain(|node, _| !self.is_fargate_node(node));
+        group.ending.retain(|node, _| !self.is_fargate_node(node));
         let template = self.template(&group.workload)?;
         let planned = group.counts.planned;
         let profile = self.profile(&group.shape, template);

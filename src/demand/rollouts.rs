@@ -60,7 +60,8 @@ fn surge_pods(group: &PodGroup, desired: &Desired) -> Option<PodGroup> {
         shape,
         counts,
         decided_by: Decider::Buffer { because },
-        running: std::collections::BTreeMap::new(),
+        running: [].into(),
+        ending: [].into(),
         partitions: Vec::new(),
     })
 }

@@ -7,6 +7,7 @@
 mod capacity;
 mod cluster_pools;
 mod cordon;
+mod deletion_order;
 mod difference;
 mod file;
 mod group;
@@ -21,6 +22,7 @@ pub use cluster_pools::{ClusterPools, PoolMetadata, PoolObject};
 pub use cordon::{
     CORDONED_ANNOTATION, CordonMark, CordonReason, CordonState, GRACE_PERIOD_ANNOTATION,
 };
+pub use deletion_order::{SurplusPod, surplus_pods};
 pub use difference::{Difference, Disagreement};
 pub use file::{WorldError, read_world, template_key, write_world};
 pub use group::{Group, Membership, NodeGroupTemplate, ScheduledSize};
@@ -400,6 +402,13 @@ pub struct Pod {
     /// Time at which the kubelet accepted the pod, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    /// Time at which the pod became ready; `None` if it is not ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_at: Option<Timestamp>,
+    /// Annotation `controller.kubernetes.io/pod-deletion-cost`: surplus pods of a lower cost are
+    /// deleted first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub deletion_cost: i32,
     /// True if the pod is being deleted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminating: bool,
@@ -410,6 +419,11 @@ pub struct Pod {
     /// `resources` in the status. Empty if they equal the requests of the template.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub granted: BTreeMap<String, ResourceList>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(cost: &i32) -> bool {
+    *cost == 0
 }
 
 impl Pod {

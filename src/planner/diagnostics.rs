@@ -58,7 +58,7 @@ fn undeclared_workloads(demand: &Demand, is_certain: bool) -> Vec<Diagnostic> {
     for group in &demand.groups {
         match group.decided_by {
             Decider::Removed => {
-                let pods: u32 = group.running.values().sum();
+                let pods = group.active();
                 let message = format!(
                     "is no longer in the repository: its {pods} pods are terminating and get no \
                      capacity"

@@ -93,7 +93,7 @@ fn size_after_plan(inputs: &Inputs, world: &Observed, demand: &Demand) -> Cluste
 pub(super) fn without_running_pods(demand: &Demand) -> Demand {
     let mut demand = demand.clone();
     for group in &mut demand.groups {
-        group.running.clear();
+        group.clear_running();
         group.partitions.iter_mut().for_each(|part| part.running.clear());
     }
     demand

@@ -1,7 +1,6 @@
 //! Workload controllers: create, replace and delete pods.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::rolling_update::RollingUpdate;
@@ -10,7 +9,7 @@ use super::state::{
 };
 use super::{Delivery, delay};
 use crate::model::ids::{NodeName, Uid, WorkloadId, WorkloadKind};
-use crate::model::observed::{Pod, PodPhase, template_key};
+use crate::model::observed::{Pod, PodPhase, surplus_pods, template_key};
 
 /// Characters of generated names in Kubernetes.
 const NAME_CHARACTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -153,41 +152,18 @@ impl WorldState {
     }
 
     fn scale_replicas(&mut self, id: &WorkloadId, replicas: u32, template: &str) {
-        let active = self.active_pods(id);
         let desired = usize::try_from(replicas).unwrap_or(usize::MAX);
-        for _ in active.len()..desired {
+        let active: Vec<&Pod> = self.pods.owned_by(id).filter(|pod| pod.is_active()).collect();
+        let running = active.len();
+        let surplus = surplus_pods(id.kind, active, running.saturating_sub(desired), self.now);
+        let surplus: Vec<PodKey> = surplus.iter().map(|surplus| pod_key(surplus.pod)).collect();
+        for pod in &surplus {
+            self.stop_pod(pod);
+        }
+        for _ in running..desired {
             let name = self.generated_name(id, template);
             self.create_pod(id, name, template, None);
         }
-        if active.len() > desired {
-            for pod in self.scale_down_order(id).into_iter().take(active.len() - desired) {
-                self.stop_pod(&pod);
-            }
-        }
-    }
-
-    /// Returns the active pods of a workload in the order of a `ReplicaSet` scale-down: unassigned
-    /// first, then pods that do not run, then pods on nodes with more siblings, then younger pods.
-    fn scale_down_order(&self, id: &WorkloadId) -> Vec<PodKey> {
-        let mut siblings: BTreeMap<&NodeName, usize> = BTreeMap::new();
-        for node in
-            self.pods.owned_by(id).filter(|pod| pod.is_active()).filter_map(|p| p.node.as_ref())
-        {
-            *siblings.entry(node).or_default() += 1;
-        }
-        let mut pods: Vec<&Pod> = self.pods.owned_by(id).filter(|pod| pod.is_active()).collect();
-        pods.sort_by_key(|pod| {
-            let siblings_on_node = pod.node.as_ref().and_then(|node| siblings.get(node)).copied();
-            (
-                pod.node.is_some(),
-                pod.phase == PodPhase::Running,
-                Reverse(siblings_on_node),
-                Reverse(pod.created_at),
-                // UIDs increase, so that the later of two pods with the same time comes first.
-                Reverse(&pod.uid),
-            )
-        });
-        pods.into_iter().map(pod_key).collect()
     }
 
     fn scale_ordinals(&mut self, id: &WorkloadId, ordinals: Range<u32>, template: &str) {
@@ -242,6 +218,8 @@ impl WorldState {
             terminating: false,
             mirror: false,
             started_at: None,
+            ready_at: None,
+            deletion_cost: 0,
             granted: [].into(),
         };
         let key = pod_key(&pod);
@@ -278,9 +256,11 @@ impl WorldState {
     }
 
     pub(super) fn mark_pod_running(&mut self, pod: &PodRef) {
+        let now = self.now;
         let pending = |pod: &&mut Pod| pod.phase == PodPhase::Pending;
         let Some(pod) = self.pod_by_ref(pod).filter(pending) else { return };
         pod.phase = PodPhase::Running;
+        pod.ready_at = Some(now);
         let Some(owner) = pod.owner.clone() else { return };
         // A rolling update continues when a pod runs.
         if self.controllers.get(&owner).is_some_and(|known| known.rolling.is_some()) {

@@ -289,6 +289,8 @@ impl World {
             terminating: false,
             mirror: false,
             started_at: None,
+            ready_at: None,
+            deletion_cost: 0,
             granted: BTreeMap::new(),
         };
         let controller = WorkloadController {

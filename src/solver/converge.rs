@@ -414,7 +414,13 @@ impl<'a> Passes<'a> {
             nodes.map(|(node, count)| (node_name(node), *count)).collect()
         };
         let groups = self.demand.groups.iter().enumerate();
-        groups.map(|(index, group)| PodGroup { running: running(index), ..group.clone() }).collect()
+        groups
+            .map(|(index, group)| PodGroup {
+                running: running(index),
+                ending: [].into(),
+                ..group.clone()
+            })
+            .collect()
     }
 
     /// Returns the retained nodes, then the launched nodes.

@@ -317,7 +317,7 @@ impl ExistingNodeBuilder<'_> {
         let mut groups = self.input.demand.groups.iter();
         let holds_pods = groups.any(|group| {
             group.counts.planned > 0
-                && group.running.contains_key(&node.name)
+                && group.active_on(&node.name) > 0
                 && untolerated(&manual, &group.shape.tolerations).is_some()
         });
         if holds_pods { manual } else { Vec::new() }

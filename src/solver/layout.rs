@@ -92,20 +92,14 @@ impl Problem<'_> {
         let mut node_packings: Vec<NodePacking> =
             self.model.bins.iter().map(|bin| NodePacking::new(&bin.room)).collect();
         let mut staying = vec![PodsByClass::new(); retained.len()];
-        let mut places = self.surplus.places();
         let stays = || self.fill_order.iter().copied().filter(|bin| retained[*bin]);
         for bin in stays() {
             for (class, running) in self.model.bins[bin].running.iter().enumerate() {
                 if *running > 0 && self.model.bins[bin].admits[class] {
-                    let wanted = places.limit(class, bin, *running).min(left[class]);
-                    let count = if self.caps_ended_pods[class] {
-                        node_packings[bin].max_more(self.model, class, wanted)
-                    } else {
-                        self.model.copies(class, &node_packings[bin].room, wanted)
-                    };
+                    let wanted = (*running).min(left[class]);
+                    let count = self.model.copies(class, &node_packings[bin].room, wanted);
                     node_packings[bin].add(self.model, class, count);
                     left[class] -= count;
-                    places.take(class, bin, count);
                     if count > 0 {
                         staying[bin].insert(class, count);
                     }

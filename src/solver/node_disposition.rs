@@ -232,7 +232,7 @@ impl ExistingNodeBuilder<'_> {
             .demand
             .groups
             .iter()
-            .filter(|group| group.counts.planned > 0 && group.running.contains_key(&node.name));
+            .filter(|group| group.counts.planned > 0 && group.active_on(&node.name) > 0);
         here.find_map(|group| {
             let workload = workload_key(&group.workload);
             let asks = self.pinned_pods.contains(&(&node.name, &group.workload));

@@ -77,6 +77,7 @@ fn variant_group(group: &PodGroup, part: &ReplicaPartition) -> PodGroup {
         shape: with_volume_requests(&shape),
         counts,
         running,
+        ending: [].into(),
         partitions: Vec::new(),
         ..group.clone()
     }

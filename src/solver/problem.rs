@@ -21,7 +21,6 @@ use super::redeployment::Redeployment;
 use super::scheduling_runs::{CoveredOrders, DrainingPods};
 use super::spot_diversity::OfferingShare;
 use super::spread_domains::classes_spread_over_domains;
-use super::surplus_pods::SurplusPods;
 use super::target_fleet::NodeRef;
 use super::{Purpose, Settings};
 use crate::demand::{Daemon, PodGroup};
@@ -83,10 +82,6 @@ pub(super) struct ProblemInput<'a> {
 /// The input, with indices that every strategy uses.
 pub(super) struct Problem<'a> {
     input: ProblemInput<'a>,
-    /// For each class: true if fewer pods are planned than run, under failure-domain limits. The
-    /// pods to end are then assumed to be those above a cap, because controllers end pods first
-    /// where most of them run.
-    pub caps_ended_pods: Vec<bool>,
     /// Existing nodes in the order in which free resources are filled.
     pub fill_order: Vec<usize>,
     by_name: BTreeMap<&'a NodeName, usize>,
@@ -94,8 +89,6 @@ pub(super) struct Problem<'a> {
     running_pods: Vec<Vec<(usize, u32)>>,
     /// Pod classes that need a node in their topology domain.
     pub spread_classes: Vec<usize>,
-    /// Groups that run more pods than are planned.
-    pub surplus: SurplusPods,
 }
 
 impl<'a> Deref for Problem<'a> {
@@ -151,19 +144,11 @@ impl<'a> Problem<'a> {
         });
         let by_name: BTreeMap<&NodeName, usize> =
             existing.iter().enumerate().map(|(i, node)| (&node.name, i)).collect();
-        let running = |class: usize| model.bins.iter().map(move |bin| bin.running[class]);
-        let ends_pods = |class: usize| {
-            running(class).fold(0, u32::saturating_add) > model.classes[class].planned
-        };
-        let is_limited = !input.checks.failure_domains.is_empty();
-        let caps_ended_pods =
-            (0..model.classes.len()).map(|class| is_limited && ends_pods(class)).collect();
         let on = |(name, count): (&NodeName, &u32)| Some((*by_name.get(name)?, *count));
         let running_on = |group: &PodGroup| group.running.iter().filter_map(on).collect();
-        let running_pods: Vec<_> = input.groups.iter().map(running_on).collect();
-        let surplus = SurplusPods::new(model, existing, &running_pods);
+        let running_pods = input.groups.iter().map(running_on).collect();
         let spread_classes = classes_spread_over_domains(model, input.groups);
-        Self { input, caps_ended_pods, fill_order, by_name, running_pods, spread_classes, surplus }
+        Self { input, fill_order, by_name, running_pods, spread_classes }
     }
 
     /// Returns the problem in which no pod is nominated to its planned node, and pods arrive in any

@@ -67,7 +67,12 @@ impl<'a> Redeployment<'a> {
                 ..partition.clone()
             });
             let partitions = partitions.collect();
-            PodGroup { running: staying(&group.running), partitions, ..group.clone() }
+            PodGroup {
+                running: staying(&group.running),
+                ending: [].into(),
+                partitions,
+                ..group.clone()
+            }
         };
         is_checked.then(|| Self {
             passes,

@@ -88,7 +88,7 @@ impl ReplacementInput<'_> {
     }
 
     /// Returns how many running pods move if these nodes are removed: pods that are still planned
-    /// and do not stay on retained nodes.
+    /// and do not stay on retained nodes, or that their controller may not delete.
     pub(super) fn moved_pods(&self, nodes: &[usize]) -> u32 {
         let names: Vec<&NodeName> = nodes.iter().map(|node| &self.existing[*node].name).collect();
         let of_group = |(index, group): (usize, &PodGroup)| -> u32 {
@@ -100,7 +100,9 @@ impl ReplacementInput<'_> {
                 }
                 NodeRef::Launch(_) => 0,
             });
-            here.min(group.counts.planned.saturating_sub(stays.sum()))
+            let moved = here.min(group.counts.planned.saturating_sub(stays.sum()));
+            let may_stay: u32 = names.iter().map(|name| group.may_stay_on(name)).sum();
+            (moved + may_stay).min(group.counts.planned)
         };
         self.groups.iter().enumerate().map(of_group).sum()
     }

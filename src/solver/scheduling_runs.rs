@@ -34,10 +34,10 @@ enum SchedulerVersion {
 }
 
 /// Returns the nodes with pods of planned workloads. Any other node is empty. A pod that moves
-/// elsewhere still occupies its current node.
+/// elsewhere, or that its controller is predicted to delete, still occupies its current node.
 pub(super) fn occupied_nodes(groups: &[PodGroup]) -> BTreeSet<&NodeName> {
     let planned = groups.iter().filter(|group| group.counts.planned > 0);
-    planned.flat_map(|group| group.running.keys()).collect()
+    planned.flat_map(|group| group.running.keys().chain(group.ending.keys())).collect()
 }
 
 /// Runs that fail most often come first.

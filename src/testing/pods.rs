@@ -68,6 +68,7 @@ pub(crate) fn pod_group(workload: WorkloadId, shape: PodShape, planned: u32) -> 
         counts: Counts { floor: planned, live: planned, ceiling: planned, planned },
         decided_by: Decider::Git,
         running: [].into(),
+        ending: [].into(),
         partitions: Vec::new(),
     }
 }

@@ -106,6 +106,8 @@ pub(crate) fn pod(name: &str) -> Pod {
         terminating: false,
         mirror: false,
         started_at: None,
+        ready_at: None,
+        deletion_cost: 0,
         granted: [].into(),
     }
 }

@@ -114,6 +114,8 @@ pub(crate) fn bind(
             terminating: false,
             mirror: false,
             started_at: None,
+            ready_at: None,
+            deletion_cost: 0,
             granted: [].into(),
         }));
     }

@@ -1,6 +1,7 @@
 //! Law: the plan after an apply is empty while nothing changes, and a small edit moves few pods.
 
 mod drawn_trees;
+mod shrinking_workloads;
 
 use std::path::Path;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ::kube::api::ObjectMeta;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
 use serde::Deserialize;
 use serde_json::Value as Json;
@@ -11,6 +12,9 @@ use super::node::parse_known_amounts;
 use super::owner_references::{controller_owner, parse_metadata};
 use crate::model::observed::{Pod, PodPhase};
 use crate::model::pod::{PodTemplate, ResourceList};
+
+/// Annotation by which a user chooses the surplus pods that are deleted first.
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// Annotation of a static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -38,6 +42,8 @@ pub(super) fn parse_pod(
     });
     let status = status.unwrap_or_default();
     let started_at = status.start_time.as_ref().map(|at| at.0);
+    let ready_at = ready_at(&status);
+    let annotation = |key: &str| meta.annotations.as_ref()?.get(key);
     let phase = match status.phase.as_deref() {
         Some("Pending" | "") | None => PodPhase::Pending,
         // A pod on an unreachable node may still run and keeps its resources.
@@ -62,13 +68,23 @@ pub(super) fn parse_pod(
         phase,
         created_at: meta.creation_timestamp.as_ref().ok_or_else(|| wrong("no time of creation"))?.0,
         terminating: meta.deletion_timestamp.is_some(),
-        mirror: meta.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR)),
+        mirror: annotation(MIRROR).is_some(),
         started_at,
+        ready_at,
+        // Controllers ignore an annotation that is no number.
+        deletion_cost: annotation(DELETION_COST).and_then(|cost| cost.parse().ok()).unwrap_or(0),
         granted,
         namespace: namespace.as_str().into(),
         name: name.as_str().into(),
     };
     Ok((pod, unread))
+}
+
+/// Returns the time at which a pod became ready; `None` if it is not ready.
+fn ready_at(status: &PodStatus) -> Option<Timestamp> {
+    let mut conditions = status.conditions.iter().flatten();
+    let ready = conditions.find(|c| c.type_ == "Ready" && c.status == "True")?;
+    Some(ready.last_transition_time.as_ref()?.0)
 }
 
 /// Returns the resources that the kubelet granted to containers of a resized pod: the larger of
@@ -167,6 +183,21 @@ mod tests {
         let mut chosen_node = object();
         chosen_node["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:nodeName"] = json!({});
         assert!(has_chosen_node(&parse_metadata(&chosen_node).expect("metadata")));
+    }
+
+    #[test]
+    fn pod_states_by_what_controllers_choose_surplus_pods() {
+        let parts = |pod: Pod| (pod.ready_at, pod.deletion_cost);
+        let mut ready = object();
+        assert_eq!(parts(read(&ready)), (None, 0));
+        let at = "2026-11-21T09:01:00Z";
+        ready["metadata"]["annotations"][DELETION_COST] = json!("-7");
+        ready["status"]["conditions"] =
+            json!([{ "type": "Ready", "status": "True", "lastTransitionTime": at }]);
+        assert_eq!(parts(read(&ready)), (at.parse().ok(), -7));
+        ready["metadata"]["annotations"][DELETION_COST] = json!("low");
+        ready["status"]["conditions"][0]["status"] = json!("False");
+        assert_eq!(parts(read(&ready)), (None, 0));
     }
 
     #[test]

@@ -152,12 +152,11 @@ impl<'a> CheckContext<'a> {
         let groups = &facts.demand.groups;
         let mut running: BTreeMap<&NodeName, Vec<(usize, u32)>> = BTreeMap::new();
         for (index, group) in groups.iter().enumerate() {
-            for (node, pods) in &group.running {
-                running.entry(node).or_default().push((index, *pods));
+            for (node, pods) in group.active_by_node() {
+                running.entry(node).or_default().push((index, pods));
             }
         }
-        let on_all_nodes = |group: &PodGroup| total(group.running.values(), |pods| *pods);
-        let keys = groups.iter().map(|group| (workload_key(&group.workload), on_all_nodes(group)));
+        let keys = groups.iter().map(|group| (workload_key(&group.workload), group.active()));
         let keys: Vec<(String, u32)> = keys.collect();
         let by_key = keys.iter().zip(groups).map(|((key, _), group)| (key.clone(), group));
         let nodes = facts.observed.nodes.values();

@@ -177,10 +177,9 @@ fn moves(context: &CheckContext<'_>) -> (u32, u32) {
     }
     let (mut least, mut most) = (0_u32, 0_u32);
     for (key, group) in &context.groups {
-        let here = group.running.iter().filter(|(name, _)| retiring_nodes.contains(name));
-        let here = total(here, |(_, pods)| *pods);
+        let here = retiring_nodes.iter().map(|name| group.active_on(name)).sum::<u32>();
         let not_placed = unplaced.get(key).copied().unwrap_or(0);
-        let running: u32 = group.running.values().sum();
+        let running = group.active();
         let planned = group.counts.planned;
         let at_least = planned.min(running).saturating_sub(running - here).min(here);
         least = least.saturating_add(at_least.saturating_sub(not_placed));

@@ -336,7 +336,8 @@ impl<'a> NodeResolver<'a> {
         let mut running: BTreeMap<&NodeName, PodCounts> = BTreeMap::new();
         for group in &inputs.demand.groups {
             let workload = WorkloadKey::from(workload_key(&group.workload));
-            for (node, pods) in group.running.iter().filter(|(_, pods)| **pods > 0) {
+            let on = group.active_by_node().into_iter();
+            for (node, pods) in on.filter(|(_, pods)| *pods > 0) {
                 *running.entry(node).or_default().entry(workload.clone()).or_insert(0) += pods;
             }
         }
@@ -494,8 +495,7 @@ impl<'a> NodeResolver<'a> {
     fn workloads_at_most(&self, existing: &ExistingNode) -> Vec<(WorkloadId, u32)> {
         let demand = self.inputs.demand;
         let concerns = |group: &&crate::demand::PodGroup| {
-            let live: u32 = group.running.values().sum();
-            group.running.contains_key(&existing.name) || live > demand.planned(group)
+            group.active_on(&existing.name) > 0 || group.active() > demand.planned(group)
         };
         let groups = demand.groups.iter().filter(concerns);
         groups.map(|group| (group.workload.clone(), demand.planned(group))).collect()
@@ -577,7 +577,8 @@ fn batch_name(batch: usize) -> String {
     format!("replacement-{}", batch + 1)
 }
 
-/// Returns the number of running and still planned pods that move because of retirements.
+/// Returns the number of running and still planned pods that move because of retirements. A pod
+/// counts as well if its controller may delete another one instead.
 fn moved_pods(inputs: &DiffInputs) -> u32 {
     let target = &inputs.solution.target;
     let of_group = |(index, group): (usize, &crate::demand::PodGroup)| {
@@ -590,7 +591,9 @@ fn moved_pods(inputs: &DiffInputs) -> u32 {
         let retiring = group.running.iter().filter(|(node, _)| target.retires.contains_key(*node));
         let retiring: u32 = retiring.map(|(_, running)| running).sum();
         let remaining = group.running.iter().map(stays).sum();
-        live.min(group.counts.planned).saturating_sub(remaining).min(retiring)
+        let may_stay: u32 = target.retires.keys().map(|node| group.may_stay_on(node)).sum();
+        let moved = live.min(group.counts.planned).saturating_sub(remaining).min(retiring);
+        (moved + may_stay).min(group.counts.planned)
     };
     inputs.demand.groups.iter().enumerate().map(of_group).sum()
 }

@@ -170,6 +170,13 @@ pub(super) fn set_pod_state(object: &mut Json, pod: &Pod, now: Timestamp) {
     object["status"] = json!({
         "phase": phase, "conditions": [scheduled, condition("Ready", ready)]
     });
+    if let Some(at) = pod.ready_at.filter(|_| ready) {
+        object["status"]["conditions"][1]["lastTransitionTime"] = format_time(at).into();
+    }
+    if pod.deletion_cost != 0 {
+        object["metadata"]["annotations"]["controller.kubernetes.io/pod-deletion-cost"] =
+            pod.deletion_cost.to_string().into();
+    }
     if let Some(started) = pod.started_at {
         object["status"]["startTime"] = format_time(started).into();
     }

@@ -233,6 +233,8 @@ fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, n
         terminating: false,
         mirror: false,
         started_at: None,
+        ready_at: None,
+        deletion_cost: 0,
         granted: [].into(),
     }));
 }

@@ -154,6 +154,8 @@ fn world(nodes: usize, pods: usize) -> World {
                 terminating: false,
                 mirror: false,
                 started_at: None,
+                ready_at: None,
+                deletion_cost: 0,
                 granted: [].into(),
             })
         }));

@@ -96,7 +96,7 @@ spec:
 }
 
 /// Writes the tree of a seed: at most 40 workloads with 10 or 30 pods together.
-fn write(workspace: &Workspace, seed: u64) {
+pub(super) fn write(workspace: &Workspace, seed: u64) {
     let mut random = Pcg64::seed_from_u64(seed);
     let mut manifests = pool(&mut random);
     let mut left = one_of(&mut random, &[10_u32, 30]);
