@@ -15,7 +15,7 @@ use super::reconcile::{instance_of, launched_rows, retired_rows};
 use super::state::ControllerState;
 use super::status::{Blocked, BlockedReason, Status, SupersededPlan};
 use crate::model::ids::{Address, Digest, InstanceId};
-use crate::model::observed::{Node, NodeClassField, Observed, PlannedPods};
+use crate::model::observed::{Instance, Node, NodeClassField, Observed, PlannedPods};
 use crate::model::reason::{BlockReason, KeepReason};
 use crate::model::saturating_time::later;
 use crate::plan::wire::{Action, ExplainRow, Reason, ResourceChange, workload_key};
@@ -61,6 +61,8 @@ pub(super) struct PlanningInput {
     pub(super) world: Arc<Observed>,
     /// Interrupted instances, which the plan treats as gone.
     pub(super) interrupted: BTreeSet<InstanceId>,
+    /// Launches of applies in progress that `world` has as instances.
+    pub(super) under_way: Vec<Instance>,
 }
 
 /// A plan that is being made.
@@ -96,6 +98,8 @@ pub(super) struct PlanningState {
     pub(super) replacements: PlannedReplacements,
     pub(super) last: Option<LastPlanned>,
     pub(super) replan_at: Timestamp,
+    /// Version of the interruptions that the last plan counts.
+    pub(super) interruptions_version: u64,
     pub(super) removal_planned_since: BTreeMap<InstanceId, Timestamp>,
     /// Failed lookups, and since when each fails.
     failed_lookups_since: BTreeMap<(NodeClassField, String), Timestamp>,
@@ -130,6 +134,7 @@ impl PlanningState {
             replacements: PlannedReplacements::default(),
             last: None,
             replan_at: now,
+            interruptions_version: 0,
             removal_planned_since: BTreeMap::new(),
             failed_lookups_since: BTreeMap::new(),
             pod_event_times: PodEventTimes::default(),

@@ -62,6 +62,7 @@ impl GateScenario {
             revision: Revision { controller, ..revision("c") },
             persisted: PersistedState::default(),
             unready: 0,
+            unanswered_requests: 0,
             in_progress: BTreeSet::new(),
             is_removing: false,
             removal_retry_at: BTreeMap::new(),
