@@ -376,6 +376,34 @@ mod tests {
     }
 
     #[test]
+    fn launches_that_this_process_requests_are_not_in_doubt() {
+        let (plan, mut all) = (sample_plan::plan(), Vec::new());
+        assert!(register(&mut all, &plan, at(0)).is_ok());
+        let mut other = replanned(&plan, "other");
+        let first = launch_digests(&plan).into_keys().next().expect("a launch");
+        other.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+        other.row_mut(&first).address = "ec2_instance.web[\"77\"]".into();
+        other.capacity.waves[0].addresses = vec!["ec2_instance.web[\"77\"]".into()];
+        let mut current = CurrentRequests {
+            addresses: all[0].rows.keys().cloned().collect(),
+            plans: [plan.capacity.plan_id.clone()].into(),
+        };
+        let beside = |current: &CurrentRequests, all: &[InDoubtLaunches]| {
+            register_launches(&mut all.to_vec(), &other, current, at(1)).is_ok()
+        };
+        assert!(beside(&current, &all));
+        let many = [InDoubtLaunches { unlisted: 9, ..in_doubt(&plan) }];
+        assert!(beside(&current, &many), "too many to list");
+        record_attempt(&mut all, &first, 1);
+        assert_eq!(fallback_since(&all, &current), None, "the plan repeats none of them");
+        current.addresses.remove(&first);
+        current.plans.clear();
+        assert!(!beside(&current, &all), "its request failed without an answer");
+        assert!(!beside(&current, &many));
+        assert_eq!(fallback_since(&all, &current), Some(at(0)));
+    }
+
+    #[test]
     fn last_requested_offering_is_stored_until_answered() {
         let (plan, mut all) = (sample_plan::plan(), Vec::new());
         assert!(register(&mut all, &plan, at(7)).is_ok());

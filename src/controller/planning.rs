@@ -183,11 +183,13 @@ impl PlanningState {
     }
 
     /// Notes that the plan leaves nothing to do, and whether it also leaves nothing to launch. A
-    /// plan with excluded or blocked launches does not count as covered.
+    /// plan with excluded or blocked launches does not count as covered, nor does one that counts
+    /// launches under way: they may fail.
     pub(super) fn note_settled(&mut self, planning: &PlanningRun, plan: &Plan) {
         self.settled_version = Some(planning.interruptions_version);
         let whole =
             planning.scope.excluded_addresses.is_empty() && self.replacements.is_unblocked();
+        let whole = whole && planning.input.under_way.is_empty();
         let all = whole && launched_rows(plan).next().is_none();
         self.covered_version = all.then_some(planning.interruptions_version);
     }

@@ -3,8 +3,11 @@
 use std::rc::Rc;
 
 use fleetwright::catalog::Catalog;
+use fleetwright::controller::AuthorizedRequest;
 use fleetwright::model::ids::{WorkloadId, WorkloadKind};
+use fleetwright::model::market::CapacityType;
 use fleetwright::model::observed::tag;
+use fleetwright::simulator::OfferingOutage;
 use jiff::{SignedDuration, Timestamp};
 
 use super::environment::{CallKind, Faults, RecordedCall};
@@ -17,6 +20,13 @@ pub(crate) const ALL: &[(&str, ScenarioFn)] = &[
     ("in motion: new pods do not wait for a node that boots", beside_a_booting_node),
     ("in motion: new pods do not wait for a blocked drain", beside_a_blocked_drain),
     ("in motion: new pods do not wait for many drains", beside_many_drains),
+    ("in motion: kill -9 beside a wave loses and doubles nothing", killed_beside_a_wave),
+    ("in motion: a wave without capacity delays no other pool", wave_without_capacity),
+    ("in motion: a lease that is lost in a wave ends both applies", lease_lost_in_a_wave),
+    ("in motion: both applies share the launch budget", shared_launch_budget),
+    ("in motion: lost replies in a wave launch nothing twice", lost_replies_in_a_wave),
+    ("in motion: new pods take no room from an exchange", beside_an_exchange),
+    ("in motion: an approval by digest covers no later pods", approval_by_digest),
 ];
 
 /// Pool and workload of the pods that arrive, and autoscalers, so that no commit adds pods.
@@ -101,7 +111,17 @@ fn check_launched_in_time(run: &mut Simulation, limit: SignedDuration) -> Scenar
     ensure(took <= limit, || format!("the launch was requested after {took:#}"))
 }
 
-/// Starts a wave of launches in a slow EC2, and waits until its first launch is requested.
+/// Starts a wave of launches in a slow EC2.
+fn start_requests(run: &mut Simulation) -> ScenarioResult {
+    run.faults(Faults { launch_seconds: 4, ..Faults::default() });
+    scale(run, "api", 50);
+    let started = run.wait_until(minutes(1), |run| {
+        run.status().is_some_and(|status| !status.in_progress.is_empty())
+    });
+    ensure(started, || "the wave does not start".to_owned())
+}
+
+/// Starts a wave of launches in a slow EC2, and waits until its first instance is launched.
 fn start_wave(run: &mut Simulation) -> ScenarioResult {
     run.faults(Faults { launch_seconds: 4, ..Faults::default() });
     let since = run.now();
@@ -119,6 +139,131 @@ fn beside_a_wave_of_launches(catalog: &Rc<Catalog>) -> ScenarioResult {
     run.converge(minutes(20))?;
     let launched = (launches(&run, "web", since).len(), launches(&run, "late", since).len());
     ensure(launched.0 <= 50 && launched.1 <= 2, || format!("{launched:?} launches"))
+}
+
+/// Checks that the pods have one node each, as without a wave.
+fn check_launched_once(run: &mut Simulation) -> ScenarioResult {
+    run.faults(Faults::default());
+    run.converge(minutes(60))?;
+    let pods = |name: &str| {
+        let observed = run.observed();
+        observed.pods.iter().filter(|pod| pod.is_active() && pod.name.starts_with(name)).count()
+    };
+    let of_pool = |pool: &str| {
+        let instances = run.instances();
+        instances.iter().filter(|i| i.tags.get(tag::POOL).is_some_and(|of| of == pool)).count()
+    };
+    let (web, late) = (of_pool("web"), of_pool("late"));
+    ensure(pods("late") == 3 && late <= 3, || format!("{late} nodes for the later pods"))?;
+    // A pod of `jobs` fills a node as well.
+    ensure(web <= pods("api") + 2, || format!("{web} nodes for the wave"))
+}
+
+fn killed_beside_a_wave(catalog: &Rc<Catalog>) -> ScenarioResult {
+    for n in 0..8 {
+        let mut run = converged(catalog, 130 + n, commit())?;
+        run.faults(Faults { launch_seconds: 1, ..Faults::default() });
+        scale(&run, "api", 26);
+        run.advance(seconds(2));
+        scale(&run, "late", 3);
+        run.shared.kill.set(Some(3 * n));
+        let killed = run.wait_until(minutes(2), |run| !run.is_running(0));
+        ensure(killed, || "it was not killed".to_owned())?;
+        run.start(0);
+        check_launched_once(&mut run).map_err(|why| format!("killed at write {}: {why}", 3 * n))?;
+    }
+    Ok(())
+}
+
+fn wave_without_capacity(catalog: &Rc<Catalog>) -> ScenarioResult {
+    let mut run = converged(catalog, 140, commit())?;
+    let outage = |instance_type: &str| OfferingOutage {
+        instance_type: Some(instance_type.into()),
+        capacity_type: Some(CapacityType::Spot),
+        ..OfferingOutage::default()
+    };
+    run.shared.world.set_unavailable(["m5.large", "c5.large", "r5.large"].map(outage).into());
+    start_requests(&mut run)?;
+    check_launched_in_time(&mut run, seconds(12))?;
+    check_launched_once(&mut run)
+}
+
+fn lease_lost_in_a_wave(catalog: &Rc<Catalog>) -> ScenarioResult {
+    let mut run = converged(catalog, 141, commit())?;
+    start_requests(&mut run)?;
+    check_launched_in_time(&mut run, seconds(3))?;
+    run.give_lease_to_ci(seconds(90));
+    run.advance(seconds(80));
+    run.check()?;
+    check_launched_once(&mut run)
+}
+
+fn shared_launch_budget(catalog: &Rc<Catalog>) -> ScenarioResult {
+    let controller = "launches: { most: 12, within: 5m }, removals: { most: 100% }".to_owned();
+    let mut run = converged(catalog, 142, Commit { controller, ..commit() })?;
+    run.advance(minutes(6));
+    let since = run.now();
+    start_requests(&mut run)?;
+    scale(&run, "late", 3);
+    run.advance(minutes(4));
+    run.check()?;
+    let launched = launches(&run, "web", since).len() + launches(&run, "late", since).len();
+    ensure(launched <= 12, || format!("{launched} launches within the window"))
+}
+
+fn lost_replies_in_a_wave(catalog: &Rc<Catalog>) -> ScenarioResult {
+    let mut run = converged(catalog, 143, commit())?;
+    let lossy =
+        Faults { launch_seconds: 2, lost_replies: 400, lost_calls: 200, ..Faults::default() };
+    run.faults(lossy);
+    scale(&run, "api", 20);
+    run.advance(seconds(5));
+    scale(&run, "late", 3);
+    run.advance(minutes(5));
+    run.check()?;
+    check_launched_once(&mut run)
+}
+
+fn beside_an_exchange(catalog: &Rc<Catalog>) -> ScenarioResult {
+    let mut run = converged(catalog, 145, commit().with("api", 16))?;
+    run.faults(Faults { launch_seconds: 4, ..Faults::default() });
+    let since = run.now();
+    run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+    let is_launching =
+        |run: &Simulation| run.status().is_some_and(|status| !status.in_progress.is_empty());
+    ensure(run.wait_until(minutes(5), is_launching), || "no exchange starts".to_owned())?;
+    scale(&run, "api", 20);
+    check_launched_in_time(&mut run, seconds(6))?;
+    ensure(launches(&run, "web", since).len() > 8, || "nothing was exchanged".to_owned())?;
+    run.faults(Faults::default());
+    run.converge(minutes(90))
+}
+
+fn approval_by_digest(catalog: &Rc<Catalog>) -> ScenarioResult {
+    let controller = "approval: digest, removals: { most: 100% }".to_owned();
+    let mut run = converged(catalog, 144, commit())?;
+    run.commit(|commit| Commit { controller, ..commit });
+    run.converge(minutes(10))?;
+    let since = run.now();
+    run.faults(Faults { launch_seconds: 4, ..Faults::default() });
+    scale(&run, "api", 50);
+    run.advance(seconds(20));
+    let status = run.status().ok_or("no replica runs")?;
+    let digest = status.plan.ok_or("no plan")?.plan.capacity.digest.clone();
+    run.send_request(0, AuthorizedRequest::Approve { digest, by: "alice".to_owned() });
+    let started = run.wait_until(minutes(1), |run| !launches(run, "web", since).is_empty());
+    ensure(started, || "the approved wave does not start".to_owned())?;
+    scale(&run, "late", 3);
+    run.advance(minutes(5));
+    run.check()?;
+    let late = launches(&run, "late", since).len();
+    ensure(late == 0, || format!("{late} launches without an approval"))?;
+    // The plan for them can be approved once the wave has ended.
+    let status = run.status().ok_or("no replica runs")?;
+    let digest = status.plan.ok_or("no plan")?.plan.capacity.digest.clone();
+    run.send_request(0, AuthorizedRequest::Approve { digest, by: "alice".to_owned() });
+    let came = run.wait_until(minutes(1), |run| !launches(run, "late", since).is_empty());
+    ensure(came, || "the approved launch does not start".to_owned())
 }
 
 fn beside_a_booting_node(catalog: &Rc<Catalog>) -> ScenarioResult {
