@@ -446,10 +446,7 @@ impl ControllerState {
             self.now,
         ) {
             Ok(previous_attempts) => previous_attempts,
-            Err(until) => {
-                self.wait_for_inflight_launches(&plan, until);
-                return;
-            }
+            Err(until) => return self.wait_for_inflight_launches(&plan, until),
         };
         let removed: BTreeSet<InstanceId> = retired_rows(&plan).filter_map(instance_of).collect();
         persisted.reserve_removals(&removed, self.now);
