@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::controller_labels::NamedKeys;
 use super::live_pods::LivePods;
 use super::pod_volume::{TopologySource, VolumeProblem};
 use super::scaling_decision::{ScalingContext, ScalingDecision};
@@ -13,7 +14,7 @@ use super::shape::{ShapeContext, pod_shape};
 use super::volume_claims::Claims;
 use super::{
     ClusterSize, Counts, Daemon, Decider, Demand, DemandMode, DemandQuery, PodGroup, PodShape,
-    Sizing, admission, capacity_buffer, fargate, hooks, replica_partitions, rollouts,
+    Sizing, admission, capacity_buffer, fargate, hooks, refused_pods, replica_partitions, rollouts,
     scaling_decision, vpa,
 };
 use crate::model::code::Code;
@@ -47,6 +48,7 @@ impl Demand {
         let context = ShapeContext::new(desired).with_nodes(observed);
         let live = LivePods::new(observed, &context);
         let claims = Claims::new(desired, &observed.storage);
+        let named_keys = NamedKeys::new(desired, observed);
         let is_open = |source: &&Unresolved| !has_known_replicas(source, desired, observed);
         let unresolved = desired.unresolved.iter().filter(is_open).cloned().collect();
         let decisions = ScalingContext { desired, observed, live: &live, query };
@@ -57,9 +59,11 @@ impl Demand {
         let assumed = desired.assumed.iter().filter(|_| is_empty);
         for workload in desired.workloads.values().chain(assumed) {
             declared.demand.problems.extend(admission::admission_errors(workload, desired));
+            declared.demand.problems.extend(refused_pods::refusals(workload, desired));
             let (workload, is_sized) = declared.with_vertical_sizing(workload);
             let stated = pod_shape(&workload.id.namespace, &workload.template, &context)
                 .spread_by_default(workload.id.kind);
+            let stated = named_keys.with_controller_labels(stated, &workload.id);
             let (shape, changed) = live.with_live_requests(&workload, stated, is_sized);
             declared.demand.problems.extend(changed);
             let shape =

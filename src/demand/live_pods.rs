@@ -14,7 +14,7 @@ use super::PodShape;
 use super::shape::{ShapeContext, live_requests, pod_shape};
 use crate::model::desired::{Problem, Scale, Workload};
 use crate::model::ids::{NodeName, WorkloadId, WorkloadKind};
-use crate::model::observed::{LiveWorkload, Observed, Pod, PodPhase};
+use crate::model::observed::{JobProgress, LiveWorkload, Observed, Pod, PodPhase};
 use crate::model::pod::PodTemplate;
 use crate::model::units::Resources;
 
@@ -67,9 +67,15 @@ impl<'a> LivePods<'a> {
         self.workloads.get(id).map(|live| live.replicas)
     }
 
-    /// Returns the number of finished pods of a workload. Its controller does not replace them.
+    /// Returns the number of finished pods of a workload. Its controller does not replace them. The
+    /// status of a Job counts pods that no longer exist as well. A Job that ended has no pod to come.
     pub(super) fn finished_count(&self, id: &WorkloadId) -> u32 {
-        self.finished.get(id).copied().unwrap_or(0)
+        let seen = self.finished.get(id).copied().unwrap_or(0);
+        match self.workloads.get(id).and_then(|live| live.job) {
+            Some(JobProgress { ended: true, .. }) => u32::MAX,
+            Some(JobProgress { succeeded, ended: false }) => seen.max(succeeded),
+            None => seen,
+        }
     }
 
     /// Returns the requests of a live pod.
@@ -312,6 +318,29 @@ mod tests {
             [("app".to_owned(), [("cpu".into(), 800)].into())].into();
         let demand = scenario.demand();
         assert_eq!(demand.groups[0].shape.requests.cpu.0, 800);
+    }
+
+    #[test]
+    fn status_of_a_job_counts_pods_that_no_longer_exist() {
+        let planned = |completions: Option<u32>, job: Option<JobProgress>| {
+            let mut scenario = Scenario::without_workloads(&["m5.large"]);
+            let id = WorkloadId { kind: WorkloadKind::Job, ..workload_id() };
+            let scale = Scale::Job { pods: 2, completions, suspended: false };
+            scenario.declare(id.clone(), scale, template_requesting(&[("cpu", 500)]));
+            scenario.observed.workloads.push(LiveWorkload { job, ..live_workload(&id, 2) });
+            scenario.demand().groups[0].counts.planned
+        };
+        let at = |succeeded, ended| Some(JobProgress { succeeded, ended });
+        for (rule, completions, job, expected) in [
+            ("it has not started", Some(3), None, 2),
+            ("two of three succeeded", Some(3), at(2, false), 1),
+            ("complete", Some(3), at(3, true), 0),
+            ("failed", Some(3), at(0, true), 0),
+            ("a work queue that runs", None, at(0, false), 2),
+            ("a work queue that failed", None, at(0, true), 0),
+        ] {
+            assert_eq!(planned(completions, job), expected, "{rule}");
+        }
     }
 
     proptest::proptest! {

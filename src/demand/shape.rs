@@ -278,16 +278,21 @@ impl<'a> ShapeContext<'a> {
     }
 
     fn priority(&self, spec: &PodSpec) -> i32 {
-        let named = |name: &String| match name.as_str() {
-            "system-node-critical" => Some(2_000_001_000),
-            "system-cluster-critical" => Some(2_000_000_000),
-            _ => self.priority_classes.get(name).map(|class| class.value),
-        };
+        let named = |name: &String| class_priority(self.priority_classes, name);
         let default = || self.priority_classes.values().find(|class| class.is_default);
         match &spec.priority_class_name {
             Some(name) => named(name).or(spec.priority).unwrap_or(0),
             None => spec.priority.or_else(|| default().map(|class| class.value)).unwrap_or(0),
         }
+    }
+}
+
+/// Returns the priority of a built-in or declared class; `None` if the class is neither.
+pub(super) fn class_priority(classes: &BTreeMap<String, PriorityClass>, name: &str) -> Option<i32> {
+    match name {
+        "system-node-critical" => Some(2_000_001_000),
+        "system-cluster-critical" => Some(2_000_000_000),
+        _ => classes.get(name).map(|class| class.value),
     }
 }
 

@@ -1,7 +1,9 @@
 //! Classifies a document: an object that is read, a source of unknown size, or not an input.
 
+use std::borrow::Cow;
+
 use super::object_meta::ObjectScope;
-use super::yaml::{YamlNode, YamlValue};
+use super::yaml::{YamlEntry, YamlNode, YamlValue};
 use crate::model::expander_priorities::CONFIG_MAP;
 use crate::model::ids::WorkloadKind;
 use crate::model::similar_name::most_similar;
@@ -311,7 +313,8 @@ fn classify_kubernetes(
     if is_list && root.get("items").is_some() {
         return DocumentClass::List;
     }
-    if has_pods(root) {
+    let is_custom = group.contains('.') && !built_in;
+    if has_pods(root) || is_custom && has_counted_template(root, kind) {
         return DocumentClass::Unresolved(format!(
             "kind {} is not supported",
             super::decode::shorten(kind)
@@ -383,6 +386,79 @@ fn has_pods(root: &YamlNode<'_>) -> bool {
         && counts.iter().any(|count| path(&["spec", *count]))
         || path(&["spec", "jobTemplate", "spec", "template", "spec", "containers"])
             && path(&["spec", "schedule"])
+}
+
+/// Fields that hold a number of pods.
+const COUNTS: [&str; 6] =
+    ["replicas", "minReplicas", "parallelism", "completions", "size", "numNodes"];
+
+/// Ends of the names of kinds whose pod templates other objects use.
+const NOT_RUN: [&str; 5] = ["Template", "Runtime", "Policy", "Definition", "Composition"];
+
+/// Returns whether a custom object has a pod template at any depth of its specification, below a
+/// number of pods. Operators make pods of such templates.
+fn has_counted_template(root: &YamlNode<'_>, kind: &str) -> bool {
+    let is_run = !NOT_RUN.iter().any(|end| kind.ends_with(end));
+    let Some(spec) = root.get("spec").filter(|_| is_run) else { return false };
+    let mut open = vec![(spec, false)];
+    while let Some((node, is_above_counted)) = open.pop() {
+        match &node.value {
+            YamlValue::Map(entries) => {
+                let is_counted =
+                    is_above_counted || COUNTS.iter().any(|count| node.get(count).is_some());
+                let is_template = |entry: &&YamlEntry<'_>| {
+                    entry.key.to_ascii_lowercase().ends_with("template")
+                        && has_containers(&entry.value)
+                };
+                if is_counted && entries.iter().any(|entry| is_template(&entry)) {
+                    return true;
+                }
+                open.extend(entries.iter().map(|entry| (&entry.value, is_counted)));
+            }
+            YamlValue::Seq(items) => open.extend(items.iter().map(|item| (item, is_above_counted))),
+            YamlValue::Plain(_) | YamlValue::Quoted(_) | YamlValue::Tagged(..) => {}
+        }
+    }
+    false
+}
+
+/// Returns whether a pod template lists containers with a name and an image.
+fn has_containers(template: &YamlNode<'_>) -> bool {
+    let containers = template.get("spec").and_then(|spec| spec.get("containers"));
+    let Some(YamlValue::Seq(items)) = containers.map(|containers| &containers.value) else {
+        return false;
+    };
+    let is_container =
+        |item: &YamlNode<'_>| item.get("name").is_some() && item.get("image").is_some();
+    !items.is_empty() && items.iter().all(is_container)
+}
+
+/// Returns an item of a list. As in kubectl, an item without kind and version has those of a list
+/// such as `DeploymentList`.
+pub(super) fn list_item<'i, 't>(
+    list: &YamlNode<'t>,
+    item: &'i YamlNode<'t>,
+) -> Cow<'i, YamlNode<'t>> {
+    let text = |key| list.get(key).and_then(YamlNode::text);
+    let kind = text("kind").and_then(|kind| kind.strip_suffix("List"));
+    let (Some(kind), Some(version)) = (kind.filter(|kind| !kind.is_empty()), text("apiVersion"))
+    else {
+        return Cow::Borrowed(item);
+    };
+    let has_type = item.get("kind").is_some() || item.get("apiVersion").is_some();
+    let YamlValue::Map(entries) = &item.value else { return Cow::Borrowed(item) };
+    if has_type {
+        return Cow::Borrowed(item);
+    }
+    let line = item.line;
+    let entry = |key: &'static str, text: &str| YamlEntry {
+        key: key.into(),
+        line,
+        value: YamlNode { line, value: YamlValue::Quoted(text.to_owned().into()) },
+    };
+    let mut entries = entries.clone();
+    entries.extend([entry("apiVersion", version), entry("kind", kind)]);
+    Cow::Owned(YamlNode { line, value: YamlValue::Map(entries) })
 }
 
 fn skipped(reason: &str) -> DocumentClass {

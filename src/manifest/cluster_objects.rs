@@ -37,6 +37,18 @@ pub(super) fn priority_class(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut C
     let policy = root.get("preemptionPolicy").and_then(|field| Some(field.text()?.into_owned()));
     let preempts = policy.as_deref() != Some("Never");
     let class = PriorityClass { value, is_default: default, preempts };
+    let classes = &into.desired.priority_classes;
+    let other = classes.iter().find(|(name, one)| one.is_default && **name != meta.name);
+    if let Some((other, _)) = other.filter(|_| default) {
+        root.field.error(
+            format_args!(
+                "is the default PriorityClass beside `{other}`, so that the API server refuses it"
+            ),
+            "two clusters? list the directories of this cluster under `spec.sources`; otherwise \
+             set `globalDefault: false` in one of the two"
+                .to_owned(),
+        );
+    }
     into.insert(
         definition,
         |all| &mut all.desired.priority_classes,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use super::classify::{DocumentClass, ObjectKind, classify};
+use super::classify::{DocumentClass, ObjectKind, classify, list_item};
 use super::cluster_alternatives::{self, open_alternatives};
 use super::collector::Collector;
 use super::decode::{Field, FieldMap, ObjectContext, ProblemCollector};
@@ -327,7 +327,8 @@ impl TreeReader<'_> {
                     return self.into.skip(origin, "list without items");
                 };
                 for item in items {
-                    self.read_classified(manifest, item, classify(item));
+                    let item = list_item(root, item);
+                    self.read_classified(manifest, &item, classify(&item));
                 }
             }
             DocumentClass::Object(kind) => self.read_object(kind, manifest, root, &origin),

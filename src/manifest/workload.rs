@@ -6,10 +6,10 @@ use jiff::SignedDuration;
 
 use super::autoscaling::collect_proportional_autoscaler;
 use super::collector::{Collector, Definition};
-use super::decode::{Field, FieldMap};
+use super::decode::{Field, FieldMap, shorten};
 use super::object_meta::ObjectMeta;
 use super::pod_spec::{claim_class, pod_template};
-use super::yaml::YamlNode;
+use super::yaml::{YamlNode, YamlValue};
 use super::{cron, hooks, labels};
 use crate::model::code::Code;
 use crate::model::desired::{Concurrency, CronSchedule, RolloutShare, Scale, Severity, Workload};
@@ -59,6 +59,23 @@ pub(super) fn read(
     root: &FieldMap<'_>,
     into: &mut Collector,
 ) {
+    if !root.field.scope.verbatim {
+        if let Some(reason) = made_elsewhere(root) {
+            return skip_with_warning(&meta, root, (&reason, Some(OWNED_HINT)), into);
+        }
+        match job_manager(kind, root) {
+            Some(MULTI_KUEUE) => {
+                let reason = "is run in another cluster, as its `managedBy` says";
+                return skip_with_warning(&meta, root, (reason, None), into);
+            }
+            Some(_) => {
+                let object = root.field.scope.object.clone();
+                let why = "its `managedBy` names another controller, which decides on its pods";
+                return into.add_unresolved(meta.origin, object, why);
+            }
+            None => {}
+        }
+    }
     if kind == WorkloadKind::Deployment {
         collect_proportional_autoscaler(&meta, root.field.node, into);
     }
@@ -111,6 +128,73 @@ pub(super) fn read(
         a.scale == b.scale && a.template == b.template && a.first_ordinal == b.first_ordinal
     };
     into.insert(named, |all| &mut all.desired.workloads, id, workload, same);
+}
+
+/// Value of `managedBy` for Jobs whose copies in other clusters run.
+const MULTI_KUEUE: &str = "kueue.x-k8s.io/multikueue";
+
+/// Value of `managedBy` for the controller that is built in.
+const JOB_CONTROLLER: &str = "batch.kubernetes.io/job-controller";
+
+/// Returns the controller that replaces the built-in Job controller for a Job or a `CronJob`.
+fn job_manager<'n>(kind: WorkloadKind, root: &FieldMap<'n>) -> Option<&'n str> {
+    let path: &[&str] = match kind {
+        WorkloadKind::Job => &["spec", "managedBy"],
+        WorkloadKind::CronJob => &["spec", "jobTemplate", "spec", "managedBy"],
+        WorkloadKind::Deployment
+        | WorkloadKind::StatefulSet
+        | WorkloadKind::DaemonSet
+        | WorkloadKind::ReplicaSet
+        | WorkloadKind::ReplicationController
+        | WorkloadKind::Pod
+        | WorkloadKind::Rollout
+        | WorkloadKind::ScaledJob
+        | WorkloadKind::CapacityBuffer => return None,
+    };
+    let found = path.iter().try_fold(root.field.node, |node, key| node.get(key))?;
+    found.text().filter(|manager| *manager != JOB_CONTROLLER)
+}
+
+/// Returns why a controller or the kubelet makes the object itself; `None` if the file declares it.
+/// Such objects are exports of a cluster. Their owner decides, and the garbage collector deletes them
+/// without it.
+fn made_elsewhere(root: &FieldMap<'_>) -> Option<String> {
+    let metadata = root.field.node.get("metadata")?;
+    if metadata.get("annotations").is_some_and(|all| all.get(MIRROR).is_some()) {
+        return Some("is a mirror pod, which a kubelet makes from a file of its node".to_owned());
+    }
+    let YamlValue::Seq(owners) = &metadata.get("ownerReferences")?.value else { return None };
+    let is_controller =
+        |owner: &&YamlNode<'_>| owner.get("controller").and_then(YamlNode::text) == Some("true");
+    let owner = owners.iter().find(is_controller)?;
+    let text = |key| shorten(owner.get(key).and_then(YamlNode::text).unwrap_or_default());
+    Some(format!(
+        "has the controller `{} {}` in its `ownerReferences`, which makes such objects itself",
+        text("kind"),
+        text("name")
+    ))
+}
+
+/// Annotation of mirror pods.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// What to do about such an object.
+const OWNED_HINT: &str = "remove it from the files, or declare its owner in its place";
+
+/// Records that an object is not planned, and warns of it.
+fn skip_with_warning(
+    meta: &ObjectMeta,
+    root: &FieldMap<'_>,
+    (reason, hint): (&str, Option<&str>),
+    into: &mut Collector,
+) {
+    into.skip(meta.origin.clone(), "made by a controller, a kubelet or in another cluster");
+    root.field.scope.report_problem(
+        Severity::Warning,
+        root.field.node.line,
+        format!("{reason}: it is not planned"),
+        hint.map(str::to_owned),
+    );
 }
 
 /// Returns whether a Rollout takes its template from another object.

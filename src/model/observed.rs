@@ -368,6 +368,20 @@ pub struct LiveWorkload {
     /// requests were mutated at admission, or resized later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+    /// Progress of a Job that has started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobProgress>,
+}
+
+/// Progress of a Job. It outlives the pods of the Job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct JobProgress {
+    /// Pods that succeeded, or completed indexes.
+    #[serde(default)]
+    pub succeeded: u32,
+    /// True once the Job is complete or has failed. Its controller then makes no further pods.
+    #[serde(default)]
+    pub ended: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -473,8 +487,8 @@ impl Observed {
                 live.delivered = true;
                 continue;
             }
-            let (replicas, delivered, template, first_ordinal) = (0, true, None, 0);
-            let workload = LiveWorkload { id, replicas, first_ordinal, delivered, template };
+            let (replicas, delivered, template, first_ordinal, job) = (0, true, None, 0, None);
+            let workload = LiveWorkload { id, replicas, first_ordinal, delivered, template, job };
             self.workloads.push(workload);
         }
     }

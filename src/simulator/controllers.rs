@@ -42,6 +42,7 @@ impl WorldState {
             self.templates.insert(key.clone(), workload.template.clone());
             let template = Some(key);
             // A rolling update to the same template continues.
+            let job = self.controllers.get(id).and_then(|known| known.job);
             let known = self.controllers.get(id).filter(|known| known.template == template);
             let controller = WorkloadController {
                 replicas: workload.replicas,
@@ -49,6 +50,7 @@ impl WorldState {
                 delivered: true,
                 rolling: known.and_then(|known| known.rolling),
                 template,
+                job,
             };
             self.controllers.insert(id.clone(), controller);
             self.reconcile(id);
@@ -63,8 +65,11 @@ impl WorldState {
     /// Brings the pods of a workload to its desired state.
     pub(super) fn reconcile(&mut self, id: &WorkloadId) {
         let Some(controller) = self.controllers.get(id).cloned() else { return };
-        let WorkloadController { replicas, first_ordinal, delivered, template, rolling } =
+        let WorkloadController { replicas, first_ordinal, delivered, template, rolling, job } =
             controller;
+        if job.is_some_and(|job| job.ended) {
+            return;
+        }
         if let (Some(template), Some(update)) = (&template, rolling)
             && self.roll(id, replicas, template, update)
         {

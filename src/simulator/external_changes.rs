@@ -299,6 +299,7 @@ impl World {
             delivered: false,
             template: Some(key),
             rolling: None,
+            job: None,
         };
         state.controllers.insert(id.clone(), controller);
         let (bound_key, chosen) =
@@ -347,6 +348,7 @@ impl World {
             delivered: true,
             template: Some(key),
             rolling: None,
+            job: None,
         };
         state.controllers.insert(id.clone(), controller);
         state.reconcile(id);

@@ -16,8 +16,8 @@ use crate::model::ids::{
 };
 use crate::model::market::CapacityType;
 use crate::model::observed::{
-    ClusterIdentity, ClusterPools, Exclusion, Group, Instance, LiveWorkload, Node, Observed, Pod,
-    Reservation, Resolved, Scaling, UnreadObject,
+    ClusterIdentity, ClusterPools, Exclusion, Group, Instance, JobProgress, LiveWorkload, Node,
+    Observed, Pod, Reservation, Resolved, Scaling, UnreadObject,
 };
 use crate::model::pod::{PodTemplate, Selector, Taint};
 use crate::model::saturating_time::later;
@@ -82,6 +82,8 @@ pub(super) struct WorkloadController {
     pub(super) template: Option<String>,
     /// The rolling update that replaces the outdated pods. World files do not store it.
     pub(super) rolling: Option<RollingUpdate>,
+    /// Progress of a Job, as the world file states it.
+    pub(super) job: Option<JobProgress>,
 }
 
 /// Counters of assigned IDs.
@@ -387,6 +389,7 @@ impl WorldState {
             first_ordinal: controller.first_ordinal,
             delivered: controller.delivered,
             template: controller.template.clone(),
+            job: controller.job,
         };
         self.controllers.iter().map(live).collect()
     }

@@ -285,9 +285,10 @@ fn restore_hidden(state: &mut WorldState, hidden: HiddenState) -> Result<(), Wor
 }
 
 fn restored_controller(live: LiveWorkload) -> (WorkloadId, WorkloadController) {
-    let LiveWorkload { id, replicas, first_ordinal, delivered, template: _ } = live;
+    let LiveWorkload { id, replicas, first_ordinal, delivered, template: _, job } = live;
+    let (template, rolling) = (None, None);
     let controller =
-        WorkloadController { replicas, first_ordinal, delivered, template: None, rolling: None };
+        WorkloadController { replicas, first_ordinal, delivered, template, rolling, job };
     (id, controller)
 }
 

@@ -65,6 +65,10 @@ enum OfferObstacle {
         /// The values that the pod asks for. `None` if it excludes values, or may lack the label.
         values: Option<Vec<LabelValue>>,
     },
+    /// Rules of the pod about this label exclude each other.
+    Contradiction {
+        key: String,
+    },
     Volume {
         place: String,
     },
@@ -92,7 +96,10 @@ enum OfferObstacle {
 impl OfferObstacle {
     /// Returns true if the taints or labels of the pool do not admit the pod.
     fn is_declared(&self) -> bool {
-        matches!(self, Self::Taint(_) | Self::Label { .. } | Self::NoTerm)
+        matches!(
+            self,
+            Self::Taint(_) | Self::Label { .. } | Self::Contradiction { .. } | Self::NoTerm
+        )
     }
 }
 
@@ -252,6 +259,7 @@ impl UnschedulableReport<'_> {
             match obstacle {
                 OfferObstacle::Taint(_)
                 | OfferObstacle::Label { .. }
+                | OfferObstacle::Contradiction { .. }
                 | OfferObstacle::NoTerm
                 | OfferObstacle::Volume { .. } => {}
                 OfferObstacle::TooSmall { .. } => {
@@ -301,6 +309,9 @@ impl UnschedulableReport<'_> {
                 Code::WrongLabel.to_string(),
                 format!("the pod asks for {key} {asked}; pool {pool} does not make such nodes"),
             ),
+            OfferObstacle::Contradiction { key } => {
+                (Code::WrongLabel.to_string(), contradiction_message(key))
+            }
             OfferObstacle::Volume { place } => (Code::VolumeElsewhere.to_string(), place.clone()),
             OfferObstacle::NoTerm => (Code::WrongLabel.to_string(), no_term_message(shape)),
             OfferObstacle::TooSmall { resource } => {
@@ -441,10 +452,15 @@ fn unmatched_labels<'a>(shape: &'a PodShape, labels: &'a Labels) -> Vec<OfferObs
     let Some(nearest) = shape.nodes.any_of.iter().min_by_key(|term| missed(term).count()) else {
         return vec![OfferObstacle::NoTerm];
     };
-    let obstacle = |(key, set): (&LabelKey, &LabelSet)| OfferObstacle::Label {
-        key: key.to_string(),
-        asked: set.to_string(),
-        values: set.values().finite(1).filter(|_| !set.allows_absence()),
+    let obstacle = |(key, set): (&LabelKey, &LabelSet)| {
+        if set.is_empty() {
+            return OfferObstacle::Contradiction { key: key.to_string() };
+        }
+        OfferObstacle::Label {
+            key: key.to_string(),
+            asked: set.to_string(),
+            values: set.values().finite(1).filter(|_| !set.allows_absence()),
+        }
     };
     missed(nearest).map(obstacle).collect()
 }
@@ -467,6 +483,9 @@ pub(super) fn explain_unfit(
         {
             Some(OfferObstacle::Label { key, asked, .. }) => {
                 (Code::WrongLabel.as_str(), format!("the pod asks for {key} {asked}"))
+            }
+            Some(OfferObstacle::Contradiction { key }) => {
+                (Code::WrongLabel.as_str(), contradiction_message(&key))
             }
             _ => (Code::WrongLabel.as_str(), no_term_message(shape)),
         },
@@ -501,6 +520,18 @@ pub(super) fn explain_unfit(
             (rule.code, rule.detail)
         }
     }
+}
+
+fn contradiction_message(key: &str) -> String {
+    format!("the rules of the pod about {key} exclude each other, so that no node meets them")
+}
+
+/// Returns the correction of rules about a label that exclude each other.
+fn contradiction_remedy(key: &str) -> String {
+    format!(
+        "keep one of the pod's rules about {key}: its nodeSelector, its node affinity or its \
+         RuntimeClass"
+    )
 }
 
 fn no_term_message(shape: &PodShape) -> String {

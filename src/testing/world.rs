@@ -128,7 +128,7 @@ impl Pod {
 /// Returns the controller of a workload that was not delivered from the repository.
 pub(crate) fn live_workload(id: &WorkloadId, replicas: u32) -> LiveWorkload {
     let id = id.clone();
-    LiveWorkload { id, replicas, first_ordinal: 0, delivered: false, template: None }
+    LiveWorkload { id, replicas, first_ordinal: 0, delivered: false, template: None, job: None }
 }
 
 /// Returns an Auto Scaling group of one to nine instances.

@@ -14,7 +14,7 @@ use super::pod::{has_chosen_node, parse_pod};
 use crate::manifest::read_live_objects;
 use crate::model::desired::Scale;
 use crate::model::ids::{LabelKey, LabelValue, NodeName, TextInterner, WorkloadId, WorkloadKind};
-use crate::model::observed::{LiveWorkload, Node, Pod, template_key};
+use crate::model::observed::{JobProgress, LiveWorkload, Node, Pod, template_key};
 use crate::model::pod::PodTemplate;
 
 /// Metadata that matters only to its author.
@@ -184,10 +184,24 @@ impl CachedObject {
         let delivered = false;
         let template = Some(template_key(&workload.template));
         let first_ordinal = workload.first_ordinal;
-        let live = LiveWorkload { id, replicas, first_ordinal, delivered, template };
+        let job = (id.kind == WorkloadKind::Job).then(|| job_progress(object)).flatten();
+        let live = LiveWorkload { id, replicas, first_ordinal, delivered, template, job };
         let content = ObjectContent::Workload(Box::new(live), workload.template);
         Self::unread(content, unread, None)
     }
+}
+
+/// Returns the progress of a Job; `None` before it starts. An unreadable part counts as no progress,
+/// so that the Job keeps its capacity.
+fn job_progress(object: &Json) -> Option<JobProgress> {
+    let status = object.get("status")?;
+    let succeeded = status.get("succeeded").and_then(Json::as_u64).unwrap_or(0);
+    let mut conditions = status.get("conditions").and_then(Json::as_array).into_iter().flatten();
+    let ended = conditions.any(|condition| {
+        let text = |key: &str| condition.get(key).and_then(Json::as_str);
+        matches!(text("type"), Some("Complete" | "Failed")) && text("status") == Some("True")
+    });
+    Some(JobProgress { succeeded: u32::try_from(succeeded).unwrap_or(u32::MAX), ended })
 }
 
 /// Shared values of many objects. A cluster has about a hundred times as many pods as templates.
@@ -273,6 +287,44 @@ fn strip_binding(template: &mut Arc<PodTemplate>, owner: Option<&WorkloadId>, ch
         terms.dedup();
         if terms.iter().all(|term| term.expressions.is_empty()) {
             template.spec.node_affinity.required = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::cluster_objects::JOBS;
+    use super::*;
+
+    #[test]
+    fn job_status_states_its_progress() {
+        let progress = |status: Json| {
+            let object = json!({
+                "apiVersion": "batch/v1", "kind": "Job",
+                "metadata": { "name": "a", "namespace": "web" },
+                "spec": { "template": { "spec": {
+                    "restartPolicy": "Never", "containers": [{ "name": "main", "image": "main" }]
+                } } },
+                "status": status
+            });
+            match CachedObject::from_json(JOBS, object).content {
+                ObjectContent::Workload(live, _) => live.job,
+                other => panic!("a workload, not {other:?}"),
+            }
+        };
+        let condition = |kind: &str, status: &str| json!([{ "type": kind, "status": status }]);
+        for (status, succeeded, ended) in [
+            (json!({}), 0, false),
+            (json!({ "active": 1, "succeeded": 2 }), 2, false),
+            (json!({ "succeeded": 3, "conditions": condition("Complete", "True") }), 3, true),
+            (json!({ "failed": 1, "conditions": condition("Failed", "True") }), 0, true),
+            (json!({ "conditions": condition("Failed", "False") }), 0, false),
+            (json!({ "conditions": condition("Suspended", "True") }), 0, false),
+        ] {
+            let expected = Some(JobProgress { succeeded, ended });
+            assert_eq!(progress(status.clone()), expected, "{status}");
         }
     }
 }

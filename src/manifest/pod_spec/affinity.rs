@@ -4,6 +4,7 @@ use super::super::decode::{Field, FieldMap};
 use super::super::labels::{
     LabelOwner, NODE_OPERATORS, expression, label_key, label_keys, selector,
 };
+use super::scheduling_rules::require_selector;
 use crate::model::desired::Severity;
 use crate::model::ids::Labels;
 use crate::model::pod::{Expression, NodeAffinity, NodeTerm, PodAffinity, PodAffinityTerm};
@@ -124,6 +125,7 @@ fn pod_affinity(field: &Field<'_>) -> PodAffinity {
 fn pod_term(field: &Field<'_>) -> Option<PodAffinityTerm> {
     let map = field.map()?;
     let term = pod_term_of(&map);
+    require_selector(&map);
     map.finish(Severity::Warning);
     term
 }

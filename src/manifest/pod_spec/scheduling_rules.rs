@@ -2,6 +2,7 @@
 
 use super::super::decode::{Field, FieldMap};
 use super::super::labels::{LabelOwner, label_key, label_keys, label_value, selector};
+use super::super::yaml::{YamlNode, YamlValue};
 use crate::model::desired::Severity;
 use crate::model::pod::{
     NodeInclusion, Taint, TaintEffect, Toleration, TolerationOperator, TopologySpread,
@@ -95,13 +96,49 @@ fn refusal(toleration: &Toleration) -> Option<&'static str> {
 /// Reads a list of topology spread constraints.
 pub(super) fn topology_spread(field: Option<Field<'_>>) -> Vec<TopologySpread> {
     let Some(field) = field else { return Vec::new() };
-    let constraint = |item: Field<'_>| {
-        let map = item.map()?;
+    let mut constraints: Vec<TopologySpread> = Vec::new();
+    for item in field.items() {
+        let Some(map) = item.map() else { continue };
         let read = spread_constraint(&map);
+        require_selector(&map);
         map.finish(Severity::Warning);
-        read
+        let Some(read) = read else { continue };
+        let is_same = |one: &TopologySpread| {
+            one.topology_key == read.topology_key
+                && one.when_unsatisfiable == read.when_unsatisfiable
+        };
+        if constraints.iter().any(is_same) {
+            item.error(
+                format_args!(
+                    "has the `topologyKey` `{}` and the `whenUnsatisfiable` of an earlier \
+                     constraint, so that the API server refuses the pods",
+                    read.topology_key
+                ),
+                "keep one of the two".to_owned(),
+            );
+        }
+        constraints.push(read);
+    }
+    constraints
+}
+
+/// Reports label keys without a label selector: the API server refuses the pod.
+pub(super) fn require_selector(map: &FieldMap<'_>) {
+    let of_rule = map.field.node;
+    let is_listed = |key: &str| {
+        let keys = of_rule.get(key).map(|keys| &keys.value);
+        matches!(keys, Some(YamlValue::Seq(keys)) if !keys.is_empty())
     };
-    field.items().filter_map(constraint).collect()
+    let listed = ["matchLabelKeys", "mismatchLabelKeys"].into_iter().find(|key| is_listed(key));
+    let is_absent = of_rule.get("labelSelector").is_none_or(YamlNode::is_null);
+    if let Some(key) = listed.filter(|_| is_absent) {
+        map.field.error(
+            format_args!(
+                "has `{key}` without a `labelSelector`, so that the API server refuses it"
+            ),
+            "add a `labelSelector`, or remove the label keys".to_owned(),
+        );
+    }
 }
 
 /// Reads a topology spread constraint, and leaves its map open for further keys.

@@ -346,3 +346,16 @@ fn a_group_and_a_node_class_of_one_name_conflict() {
     assert_eq!(messages.len(), 1, "{messages:?}");
     assert!(messages[0].starts_with("has the name of a pool or node class"), "{messages:?}");
 }
+
+#[test]
+fn second_default_priority_class_is_an_error() {
+    let class = |name: &str, is_default: bool| {
+        format!(
+            "---\n{{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {{name: {name}}}, \
+             value: 5, globalDefault: {is_default}}}\n"
+        )
+    };
+    let found = problem(&[class("a", true), class("b", true)].concat());
+    assert!(found.contains("is the default PriorityClass beside `a`"), "{found}");
+    clean(&[class("a", true), class("b", false), class("a", true)].concat());
+}

@@ -374,3 +374,38 @@ fn pod_problems_have_their_path() {
     let empty = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: []}";
     assert!(problem(empty).ends_with("`spec.containers` lists no container"));
 }
+
+#[test]
+fn rules_between_pods_that_the_api_server_refuses_are_errors() {
+    let spread = |rule: &str| {
+        format!("{{topologyKey: zone, whenUnsatisfiable: DoNotSchedule, maxSkew: 1{rule}}}")
+    };
+    let spreads =
+        |rules: &[String]| pod(&format!("  topologySpreadConstraints: [{}]", rules.join(", ")));
+    let term = |keys: &str| {
+        pod(&format!(
+            "  affinity: {{podAntiAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: \
+             [{{topologyKey: zone{keys}}}]}}}}"
+        ))
+    };
+    let soft = spread("").replace("DoNotSchedule", "ScheduleAnyway");
+    let selected = ", labelSelector: {matchLabels: {a: b}}, matchLabelKeys: [c]";
+    for accepted in [spreads(&[spread(""), soft]), spreads(&[spread(selected)]), term(selected)] {
+        assert_eq!(clean(&accepted).workloads.len(), 1);
+    }
+    for (text, part) in [
+        (
+            spreads(&[spread(""), spread(", labelSelector: {matchLabels: {a: b}}")]),
+            "keep one of the two",
+        ),
+        (
+            spreads(&[spread(", matchLabelKeys: [c]")]),
+            "has `matchLabelKeys` without a `labelSelector`",
+        ),
+        (term(", matchLabelKeys: [c]"), "has `matchLabelKeys` without a `labelSelector`"),
+        (term(", mismatchLabelKeys: [c]"), "has `mismatchLabelKeys` without a `labelSelector`"),
+    ] {
+        let found = problem(&text);
+        assert!(found.starts_with("error ") && found.contains(part), "{found}");
+    }
+}

@@ -390,3 +390,120 @@ fn surge_of_an_update_follows_its_strategy() {
     }
     assert_eq!(of("StatefulSet", "apps/v1", "updateStrategy: {},"), RolloutShare::NONE);
 }
+
+#[test]
+fn objects_that_a_controller_makes_are_not_planned() {
+    let owned = |owner: &str| {
+        format!(
+            "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {{name: x-5f, {owner}}}\n\
+             spec: {{{SELECTOR}, {TEMPLATE}}}"
+        )
+    };
+    let reference = "{apiVersion: apps/v1, kind: Deployment, name: x, uid: u, controller: true}";
+    let text = owned(&format!("ownerReferences: [{reference}]"));
+    assert_eq!(
+        problem(&text),
+        "warning a.yaml:1: ReplicaSet default/x-5f: has the controller `Deployment x` in its \
+         `ownerReferences`, which makes such objects itself: it is not planned; \
+         remove it from the files, or declare its owner in its place"
+    );
+    assert_eq!(read_text(&text).workloads.len(), 0);
+    let plain = reference.replace("controller: true", "controller: false");
+    assert_eq!(clean(&owned(&format!("ownerReferences: [{plain}]"))).workloads.len(), 1);
+    let mirror = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, annotations: \
+                  {kubernetes.io/config.mirror: a}}\nspec: {containers: [{name: c}]}";
+    assert!(problem(mirror).contains("is a mirror pod"), "{}", problem(mirror));
+    assert_eq!(read_text(mirror).workloads.len(), 0);
+}
+
+#[test]
+fn job_of_another_controller_is_not_planned_as_a_job() {
+    let job = |manager: &str| {
+        format!(
+            "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: x}}\n\
+             spec: {{managedBy: {manager}, {TEMPLATE}}}"
+        )
+    };
+    assert_eq!(clean(&job("batch.kubernetes.io/job-controller")).workloads.len(), 1);
+    let elsewhere = job("kueue.x-k8s.io/multikueue");
+    assert!(problem(&elsewhere).contains("is run in another cluster"), "{}", problem(&elsewhere));
+    assert_eq!(read_text(&elsewhere).workloads.len(), 0);
+    let other = read_text(&job("example.com/jobs"));
+    assert_eq!((other.workloads.len(), unresolved(&other).len()), (0, 1));
+}
+
+#[test]
+fn items_of_a_typed_list_have_its_kind() {
+    let items = format!(
+        "items:\n- metadata: {{name: x}}\n  spec: {{replicas: 2, {SELECTOR}, {TEMPLATE}}}\n"
+    );
+    let desired = clean(&format!("apiVersion: apps/v1\nkind: DeploymentList\n{items}"));
+    let scales: Vec<&Scale> = desired.workloads.values().map(|one| &one.scale).collect();
+    assert_eq!(scales, [&Scale::Replicas(2)]);
+    assert_eq!(clean(&format!("apiVersion: v1\nkind: List\n{items}")).workloads.len(), 0);
+}
+
+#[test]
+fn custom_objects_with_counted_pod_templates_are_unresolved() {
+    let pods = "{spec: {containers: [{name: c, image: x}]}}";
+    let object = |version: &str, kind: &str, spec: &str| {
+        read_text(&format!(
+            "apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\nspec: {spec}"
+        ))
+    };
+    for (version, kind, spec, expected) in [
+        (
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            format!("{{replicas: 2, leaderWorkerTemplate: {{size: 4, workerTemplate: {pods}}}}}"),
+            1,
+        ),
+        (
+            "jobset.x-k8s.io/v1alpha2",
+            "JobSet",
+            format!(
+                "{{replicatedJobs: [{{replicas: 2, template: {{spec: {{parallelism: 2, \
+                 template: {pods}}}}}}}]}}"
+            ),
+            1,
+        ),
+        (
+            "ray.io/v1",
+            "RayCluster",
+            format!(
+                "{{headGroupSpec: {{template: {pods}}}, \
+                 workerGroupSpecs: [{{replicas: 3, template: {pods}}}]}}"
+            ),
+            1,
+        ),
+        ("example.com/v1", "Sandbox", format!("{{template: {pods}}}"), 0),
+        (
+            "trainer.kubeflow.org/v1",
+            "TrainingRuntime",
+            format!("{{parts: [{{replicas: 1, template: {pods}}}]}}"),
+            0,
+        ),
+        (
+            "kyverno.io/v1",
+            "ClusterPolicy",
+            format!("{{rules: [{{replicas: 1, template: {pods}}}]}}"),
+            0,
+        ),
+        (
+            "apiextensions.k8s.io/v1",
+            "CustomResourceDefinition",
+            format!("{{parts: [{{replicas: 1, template: {pods}}}]}}"),
+            0,
+        ),
+        (
+            "example.com/v1",
+            "Database",
+            "{replicas: 1, podTemplate: {spec: {containers: [{name: c, resources: {}}]}}}"
+                .to_owned(),
+            0,
+        ),
+    ] {
+        let desired = object(version, kind, &spec);
+        assert_eq!(unresolved(&desired).len(), expected, "{kind}: {:?}", unresolved(&desired));
+    }
+}

@@ -316,3 +316,28 @@ fn suggested_type_has_the_settings_of_the_node_class() {
     let kind = fix.strip_prefix("add ").and_then(|fix| fix.split(' ').next()).expect("a type");
     assert!(["c7i", "c7i-flex"].contains(&kind.split('.').next().expect("a family")), "{fix}");
 }
+
+#[test]
+fn rules_of_a_pod_that_exclude_each_other_are_named() {
+    let mut scenario = Scenario::new(&["m5.large"], 100, 1);
+    scenario.scale(1);
+    let spec = &mut scenario.template().spec;
+    spec.node_selector = [label("topology.kubernetes.io/zone", "us-east-1a")].into();
+    let other = Expression {
+        key: "topology.kubernetes.io/zone".into(),
+        operator: Operator::In,
+        values: vec!["us-east-1b".into()],
+    };
+    let term = NodeTerm { expressions: vec![other], fields: Vec::new() };
+    spec.node_affinity.required = Some(vec![term]);
+    let (detail, fix) = advice(&scenario);
+    assert_eq!(
+        detail,
+        "the rules of the pod about topology.kubernetes.io/zone exclude each other, so that no \
+         node meets them"
+    );
+    assert!(
+        fix.starts_with("keep one of the pod's rules about topology.kubernetes.io/zone"),
+        "{fix}"
+    );
+}

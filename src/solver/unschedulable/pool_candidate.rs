@@ -4,8 +4,8 @@ use super::super::Input;
 use super::super::auto_scaling_groups::{group_size, guaranteed_type};
 use super::super::limits::amount;
 use super::super::offer::{PoolRefusal, pool_requirements};
-use super::UnschedulableReport;
 use super::suggested_change::{UnplacedPods, limit_text};
+use super::{UnschedulableReport, contradiction_remedy};
 use crate::catalog::{InstanceType, NodeSettings, ebs_volumes};
 use crate::demand::PodShape;
 use crate::model::desired::{NodeClass, NodeGroup, Pool, PoolRequirement};
@@ -58,6 +58,9 @@ impl<'a> PoolCandidate<'a> {
                     None => is_well_known(key) || set.contains(None),
                 },
             };
+            if set.is_empty() {
+                return Some(contradiction_remedy(key));
+            }
             (!met).then(|| format!("remove the pod's requirement {key} {set}"))
         };
         let wishes = shape.nodes.any_of.first().into_iter().flat_map(Requirements::iter);

@@ -7,8 +7,8 @@ use super::super::offer::{Offer, PoolRefusal, WithheldReason};
 use super::super::rescue::RescueContext;
 use super::pool_candidate::PoolCandidate;
 use super::{
-    OfferObstacle, RejectedOffer, UnschedulableReport, format_amount, format_in_one_unit,
-    obstacles, pod_rules,
+    OfferObstacle, RejectedOffer, UnschedulableReport, contradiction_remedy, format_amount,
+    format_in_one_unit, obstacles, pod_rules,
 };
 use crate::demand::PodShape;
 use crate::model::desired::Pool;
@@ -371,6 +371,7 @@ fn obstacle_remedy(shape: &PodShape, offer: &Offer, obstacle: &OfferObstacle) ->
         OfferObstacle::Label { key, asked, .. } => {
             format!("let pool {pool} make nodes with {key} {asked}, or remove the requirement")
         }
+        OfferObstacle::Contradiction { key } => contradiction_remedy(key),
         OfferObstacle::Volume { place } => {
             format!("let pool {pool} launch nodes there: {place}")
         }

@@ -24,6 +24,7 @@ pub(super) fn runs(world: &mut Observed, line: &CaseLine, desired: &Desired) -> 
         first_ordinal: 0,
         delivered: true,
         template: None,
+        job: None,
     });
     Ok(())
 }

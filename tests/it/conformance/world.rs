@@ -173,6 +173,7 @@ fn set_granted_cpu(world: &mut Observed, owner: &str, node: &NodeName, cpu_milli
                 first_ordinal: 0,
                 delivered: true,
                 template,
+                job: None,
             });
         }
     }
