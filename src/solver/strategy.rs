@@ -36,18 +36,19 @@ pub(super) enum Stage {
     Finish,
 }
 
-/// All strategies.
+/// All strategies. A percentage is the mean by which plans cost more without the strategy. See
+/// `docs/src/explanation/measurements.md`.
 const STRATEGIES: [(Stage, &dyn Strategy); 8] = [
     // Retains nodes to retire, and simulates fleets that differ by one node, for fewer unschedulable
     // pods.
     (Stage::Pass, &UnschedulableSearch),
-    // Readmits pods that were left in favor of other unschedulable pods.
+    // Readmits pods that were left in favor of other unschedulable pods. 0 % in 60 small trees.
     (Stage::Pass, &Readmission),
     // Adds nodes until further tie-breaking samples pass.
     (Stage::Pass, &SampleRepair),
-    // Removes and replaces nodes where that saves more than the moves cost.
+    // Removes and replaces nodes where that saves more than the moves cost. 2.8 % in 60 small trees.
     (Stage::Pass, &Consolidation),
-    // Retains a node instead of a new one of the same kind.
+    // Retains a node instead of a new one of the same kind, for fewer moves. 0 % in 16 trees.
     (Stage::Reuse, &EqualNodeReuse),
     // Balances new nodes over zones at the same price.
     (Stage::Finish, &ZoneBalance),
