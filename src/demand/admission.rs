@@ -275,7 +275,11 @@ fn missing_amounts(quota: &ResourceQuota, demand: &Demand, desired: &Desired) ->
             };
             let required = quota.hard.keys().map(|key| key.as_str());
             let required = required.filter(|key| PER_CONTAINER.contains(key));
-            let missing: Vec<&str> = required.filter(lacks).collect();
+            let mut missing: Vec<&str> = required.filter(lacks).collect();
+            // `memory` and `requests.memory` are the same.
+            let prefixed: Vec<&str> =
+                missing.iter().filter_map(|key| key.strip_prefix("requests.")).collect();
+            missing.retain(|key| !prefixed.contains(key));
             if !missing.is_empty() {
                 refused.entry(&group.workload).or_insert((container, missing));
             }
@@ -290,7 +294,7 @@ fn missing_amounts(quota: &ResourceQuota, demand: &Demand, desired: &Desired) ->
     Some(format!(
         "requires {} of each container, which container {} of {} {workload} does not state: the \
          API server will reject its pods{more}",
-        missing.join(" and "),
+        missing.join(", "),
         container.name,
         workload.kind
     ))

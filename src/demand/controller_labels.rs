@@ -58,10 +58,13 @@ impl<'a> NamedKeys<'a> {
         workload: &WorkloadId,
     ) -> PodShape {
         let mut shape = shape;
+        // Each run has a name of its own, which no rule can state.
+        let is_run = matches!(workload.kind, WorkloadKind::CronJob | WorkloadKind::ScaledJob);
+        let value = format!("{}{}", workload.name, if is_run { "-run" } else { "" });
         for key in controller_labels(workload.kind) {
             let key = LabelKey::from(*key);
             if self.0.contains(&key) && !shape.labels.contains_key(&key) {
-                shape.labels.extend([(key, LabelValue::from(&*workload.name))]);
+                shape.labels.extend([(key, LabelValue::from(value.as_str()))]);
             }
         }
         shape

@@ -3,7 +3,7 @@
 //!
 //! As with limit ranges, an error is reported and the demand is unchanged.
 
-use super::shape::class_priority;
+use super::shape::{class_priority, default_class};
 use crate::model::code::Code;
 use crate::model::desired::{Desired, Problem, RuntimeClass, Workload};
 use crate::model::pod::PodSpec;
@@ -25,17 +25,16 @@ pub(super) fn refusals(workload: &Workload, desired: &Desired) -> Vec<Problem> {
 }
 
 /// Compares the priority of a pod with that of its class. A class that is not declared may be in the
-/// cluster. Source: `k8s.io/kubernetes/plugin/pkg/admission/priority`, `admitPod`.
+/// cluster, and so may a default class. Source: `k8s.io/kubernetes/plugin/pkg/admission/priority`, `admitPod`.
 fn priority_refusal(spec: &PodSpec, desired: &Desired) -> Option<(String, &'static str)> {
     let stated = spec.priority?;
     let classes = &desired.priority_classes;
     let (source, computed) = match &spec.priority_class_name {
         Some(name) => (format!("PriorityClass `{name}`"), class_priority(classes, name)?),
-        // Of several defaults, the lowest counts.
-        None => match classes.iter().filter(|(_, c)| c.is_default).min_by_key(|(_, c)| c.value) {
-            Some((name, class)) => (format!("the default PriorityClass `{name}`"), class.value),
-            None => ("a pod without a PriorityClass".to_owned(), 0),
-        },
+        None => {
+            let (name, class) = default_class(classes)?;
+            (format!("the default PriorityClass `{name}`"), class.value)
+        }
     };
     (stated != computed).then(|| {
         let message = format!("`priority` is {stated}, but {source} has {computed}");
@@ -96,7 +95,7 @@ mod tests {
     fn priority_that_differs_from_its_class_is_refused() {
         let both = format!("{CLASSES}{DEFAULT}");
         for (classes, spec, part) in [
-            (CLASSES, "priority: 100", Some("`priority` is 100, but a pod without")),
+            (CLASSES, "priority: 100", None),
             (CLASSES, "priority: 0", None),
             (CLASSES, "priority: 100, priorityClassName: high", Some("`high` has 1000")),
             (CLASSES, "priority: 1000, priorityClassName: high", None),

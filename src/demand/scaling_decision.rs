@@ -87,11 +87,12 @@ impl ScalingContext<'_> {
             // Kueue or a user may have resumed it. Else the Job controller deletes its pods.
             Scale::Job { suspended: true, .. } => {
                 let counts = Counts { floor: 0, live: active, ceiling: active, planned: 0 };
-                let because = "it is suspended in Git: only its existing pods count".to_owned();
-                ScalingDecision::new(counts, Decider::Schedule { because })
+                ScalingDecision::new(counts, Decider::Git)
             }
             Scale::Job { pods, completions, suspended: false } => {
-                let finished = self.live.finished_count(&workload.id);
+                // A sync deletes a hook of an earlier sync, and creates it anew.
+                let is_hook = self.desired.hooks.contains_key(&workload.id);
+                let finished = if is_hook { 0 } else { self.live.finished_count(&workload.id) };
                 let left = jobs::remaining_pods(*pods, *completions, active, finished);
                 ScalingDecision::new(all(left), Decider::Git)
             }
@@ -124,8 +125,11 @@ impl ScalingContext<'_> {
         let known = self.live_replicas(&workload.id);
         let seen = self.live_horizontal(scaler);
         let range = match &scaler.rule {
-            ScalerRule::Horizontal(_)
-                if known.is_none() && seen.is_none() && is_scaled_to_0(workload) =>
+            ScalerRule::Horizontal(rule)
+                if rule.min > 0
+                    && known.is_none()
+                    && seen.is_none()
+                    && is_scaled_to_0(workload) =>
             {
                 ReplicaRange::fixed(0, SWITCHED_OFF.to_owned())
             }

@@ -271,7 +271,7 @@ impl<'a> ShapeContext<'a> {
         let classes = self.priority_classes;
         let class = match &spec.priority_class_name {
             Some(name) => classes.get(name),
-            None => classes.values().find(|class| class.is_default),
+            None => default_class(classes).map(|(_, class)| class),
         };
         let own = || spec.preemption_policy.as_deref() != Some("Never");
         class.map_or_else(own, |class| class.preempts)
@@ -279,12 +279,20 @@ impl<'a> ShapeContext<'a> {
 
     fn priority(&self, spec: &PodSpec) -> i32 {
         let named = |name: &String| class_priority(self.priority_classes, name);
-        let default = || self.priority_classes.values().find(|class| class.is_default);
+        let default = || default_class(self.priority_classes).map(|(_, class)| class);
         match &spec.priority_class_name {
             Some(name) => named(name).or(spec.priority).unwrap_or(0),
             None => spec.priority.or_else(|| default().map(|class| class.value)).unwrap_or(0),
         }
     }
+}
+
+/// Returns the default class; of several, the one with the lowest value.
+/// Source: `k8s.io/kubernetes/plugin/pkg/admission/priority`, `getDefaultPriorityClass`.
+pub(super) fn default_class(
+    classes: &BTreeMap<String, PriorityClass>,
+) -> Option<(&String, &PriorityClass)> {
+    classes.iter().filter(|(_, class)| class.is_default).min_by_key(|(_, class)| class.value)
 }
 
 /// Returns the priority of a built-in or declared class; `None` if the class is neither.

@@ -39,7 +39,8 @@ impl Demand {
             } else {
                 surplus_pods(group.workload.kind, pods.iter().copied(), surplus, now)
             };
-            let is_mixed = !ending.is_empty() && planned > 0 && has_several_templates(pods);
+            let is_mixed =
+                planned > 0 && has_replica_sets(group.workload.kind) && has_several_templates(pods);
             for SurplusPod { pod, may_stay } in ending {
                 if let Some(node) = &pod.node {
                     group.end_pod(node, may_stay || is_mixed);
@@ -47,6 +48,12 @@ impl Demand {
             }
         }
     }
+}
+
+/// Returns true if the controller of a kind makes a ReplicaSet for each template. The pods of other
+/// kinds may have labels of their own, so that each has another template.
+fn has_replica_sets(kind: WorkloadKind) -> bool {
+    matches!(kind, WorkloadKind::Deployment | WorkloadKind::Rollout)
 }
 
 /// Returns true if the pods have several templates. The Deployment controller then scales several

@@ -155,12 +155,16 @@ fn check_name(field: &Field<'_>, form: NameForm) {
 }
 
 /// Checks the prefix of a generated name. The API server shortens it, appends letters and digits, and
-/// permits `-` at its end.
+/// replaces the last two characters of a prefix that ends in `-`.
+/// Source: `k8s.io/apimachinery/pkg/api/validation`, `maskTrailingDash`.
 fn check_prefix(field: &Field<'_>, form: NameForm) {
     let Some(prefix) = field.text().filter(|text| !text.is_empty()) else { return };
-    let start = prefix.strip_suffix('-').filter(|start| !start.is_empty());
-    let shortest = start.map(|start| format!("{start}x"));
-    if !form.is_met(shortest.as_deref().unwrap_or(&prefix)) {
+    let mut start = prefix.strip_suffix('-').map(str::chars);
+    let masked = start.as_mut().and_then(|start| {
+        start.next_back()?;
+        Some(format!("{}a", start.as_str()))
+    });
+    if !form.is_met(masked.as_deref().unwrap_or(&prefix)) {
         report(field, form, &prefix);
     }
 }

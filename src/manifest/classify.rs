@@ -407,7 +407,8 @@ fn has_counted_template(root: &YamlNode<'_>, kind: &str) -> bool {
                 let is_counted =
                     is_above_counted || COUNTS.iter().any(|count| node.get(count).is_some());
                 let is_template = |entry: &&YamlEntry<'_>| {
-                    entry.key.to_ascii_lowercase().ends_with("template")
+                    let key = entry.key.to_ascii_lowercase();
+                    (key.ends_with("template") || key.ends_with("templatespec"))
                         && has_containers(&entry.value)
                 };
                 if is_counted && entries.iter().any(|entry| is_template(&entry)) {
@@ -422,14 +423,15 @@ fn has_counted_template(root: &YamlNode<'_>, kind: &str) -> bool {
     false
 }
 
-/// Returns whether a pod template lists containers with a name and an image.
+/// Returns whether a pod template lists containers with a name, and an image or resources.
 fn has_containers(template: &YamlNode<'_>) -> bool {
     let containers = template.get("spec").and_then(|spec| spec.get("containers"));
     let Some(YamlValue::Seq(items)) = containers.map(|containers| &containers.value) else {
         return false;
     };
+    let has = |item: &YamlNode<'_>, key| item.get(key).is_some();
     let is_container =
-        |item: &YamlNode<'_>| item.get("name").is_some() && item.get("image").is_some();
+        |item: &YamlNode<'_>| has(item, "name") && (has(item, "image") || has(item, "resources"));
     !items.is_empty() && items.iter().all(is_container)
 }
 

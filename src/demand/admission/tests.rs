@@ -220,9 +220,8 @@ fn exceeded_quotas_cause_warnings() {
             "an amount that each container must state",
             "{hard: {requests.memory: 4Gi, memory: 4Gi, limits.cpu: 9, limits.memory: 4Gi}}",
             vec![
-                "requires limits.memory and memory and requests.memory of each container, which \
-                 container app of Deployment web/api does not state: the API server will reject \
-                 its pods"
+                "requires limits.memory, requests.memory of each container, which container app \
+                 of Deployment web/api does not state: the API server will reject its pods"
                     .to_owned(),
             ],
         ),

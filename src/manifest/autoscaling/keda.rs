@@ -22,14 +22,14 @@ const COOLDOWN_SECONDS: i32 = 300;
 /// Default scale-down stabilization window of an HPA.
 const STABILIZATION_SECONDS: i64 = 300;
 const MAX_REPLICAS: u32 = 100;
+/// Triggers that are metrics of the generated HPA alone, and cannot scale to zero.
+/// Source: `kedacore/keda`, `apis/keda/v1alpha1/scaledobject_webhook.go`.
+const RESOURCE_TRIGGERS: [&str; 2] = ["cpu", "memory"];
 /// Maximum number of triggers of one object; etcd would not store an object with many times that.
 const TRIGGERS_MAX: usize = 1_000;
 
 const PAUSED: &str = "autoscaling.keda.sh/paused";
 const PAUSED_REPLICAS: &str = "autoscaling.keda.sh/paused-replicas";
-/// Triggers that are metrics of the generated HPA alone, and cannot scale to zero.
-/// Source: `kedacore/keda`, `apis/keda/v1alpha1/scaledobject_webhook.go`.
-const RESOURCE_TRIGGERS: [&str; 2] = ["cpu", "memory"];
 const PAUSED_IN: &str = "autoscaling.keda.sh/paused-scale-in";
 const PAUSED_OUT: &str = "autoscaling.keda.sh/paused-scale-out";
 const FORCE_ACTIVATION: &str = "autoscaling.keda.sh/force-activation";

@@ -196,21 +196,17 @@ fn device(map: &FieldMap<'_>) -> Option<BlockDevice> {
     Some(device)
 }
 
-/// Reads a size in whole GiB, rounded up as EC2 requires.
-/// Units of a volume size in the schema of Karpenter.
-const VOLUME_UNITS: [&str; 4] = ["Gi", "G", "Ti", "T"];
-
+/// Reads a size in whole GiB, rounded up as EC2 requires. A number without a unit is one of bytes.
 fn gib(field: &Field<'_>) -> Option<i32> {
     let bytes = Bytes::from_quantity(super::super::resource_list::non_negative_quantity(field)?).0;
     let gib = bytes.saturating_add(Bytes::GIB - 1) / Bytes::GIB;
-    let text = field.node.text().unwrap_or_default();
-    // A number without a unit is one of bytes.
-    let has_unit = VOLUME_UNITS.iter().any(|unit| text.ends_with(unit)) || text.contains("${");
-    let size = i32::try_from(gib).ok().filter(|gib| *gib > 0 && has_unit);
+    // The minimum of all generations of Karpenter.
+    let size = i32::try_from(gib).ok().filter(|_| bytes >= Bytes::GIB);
     if size.is_none() {
+        let text = field.node.text().unwrap_or_default();
         field.error(
-            format_args!("is `{}`, not a volume size", shorten(text)),
-            "write a number with Gi, G, Ti or T, such as 100Gi".to_owned(),
+            format_args!("is `{}`, not a volume size of 1Gi or more", shorten(text)),
+            "write a number with a unit, such as 100Gi".to_owned(),
         );
     }
     size

@@ -97,17 +97,19 @@ fn refusal(toleration: &Toleration) -> Option<&'static str> {
 pub(super) fn topology_spread(field: Option<Field<'_>>) -> Vec<TopologySpread> {
     let Some(field) = field else { return Vec::new() };
     let mut constraints: Vec<TopologySpread> = Vec::new();
+    // The API server compares keys as they are written; a deprecated key is another one.
+    let mut written: Vec<(String, WhenUnsatisfiable)> = Vec::new();
     for item in field.items() {
         let Some(map) = item.map() else { continue };
         let read = spread_constraint(&map);
         require_selector(&map);
         map.finish(Severity::Warning);
         let Some(read) = read else { continue };
-        let is_same = |one: &TopologySpread| {
-            one.topology_key == read.topology_key
-                && one.when_unsatisfiable == read.when_unsatisfiable
-        };
-        if constraints.iter().any(is_same) {
+        let key = item.node.get("topologyKey").and_then(|key| key.text()).unwrap_or_default();
+        let pair = (key.to_owned(), read.when_unsatisfiable);
+        let is_repeated = !item.scope.verbatim && written.contains(&pair);
+        written.push(pair);
+        if is_repeated {
             item.error(
                 format_args!(
                     "has the `topologyKey` `{}` and the `whenUnsatisfiable` of an earlier \

@@ -537,9 +537,9 @@ fn an_unreadable_node_class_is_not_missing() {
 }
 
 #[test]
-fn a_volume_size_has_a_unit() {
+fn a_volume_has_at_least_one_gib() {
     for (size, is_valid) in
-        [("100Gi", true), ("1Ti", true), ("20G", true), ("100", false), ("9Mi", false)]
+        [("100Gi", true), ("1Ti", true), ("20480Mi", true), ("100", false), ("9Mi", false)]
     {
         let device = format!("[{{deviceName: /dev/xvda, ebs: {{volumeSize: {size}}}}}]");
         let text = node_class(&format!("{ALIAS}  blockDeviceMappings: {device}\n"));

@@ -240,6 +240,7 @@ fn names_that_the_api_server_refuses_are_errors() {
         ("Job", "batch/v1", "generateName: run_", false),
         ("Job", "batch/v1", "generateName: run--", true),
         ("Job", "batch/v1", "generateName: run.", false),
+        ("Job", "batch/v1", "generateName: run.-", true),
         ("Job", "batch/v1", "generateName: \"-\"", false),
         ("Job", "batch/v1", &*format!("generateName: {long}"), true),
         ("StatefulSet", "apps/v1", "name: a-b", true),
@@ -500,7 +501,7 @@ fn custom_objects_with_counted_pod_templates_are_unresolved() {
             "Database",
             "{replicas: 1, podTemplate: {spec: {containers: [{name: c, resources: {}}]}}}"
                 .to_owned(),
-            0,
+            1,
         ),
     ] {
         let desired = object(version, kind, &spec);
