@@ -80,6 +80,8 @@ pub(super) struct PlanningRun {
     pub(super) terminations_version: u64,
     /// First observation that counted when planning started. A change makes the plan outdated.
     pub(super) required_observation: u64,
+    /// Digest of the pools of the cluster when planning started, if the commit reads them.
+    pub(super) cluster_pools: Option<String>,
 }
 
 /// Observation, commit and pools of the last plan.

@@ -239,7 +239,7 @@ impl ControllerState {
         effects: &mut Vec<Effect>,
     ) {
         let Some(revision) = &self.revisions.served else { return };
-        let commit = revision.commit.clone();
+        let (commit, cluster_pools) = (revision.commit.clone(), revision.cluster_pools.clone());
         let ticket = self.next_ticket();
         let planning = PlanningRun {
             ticket,
@@ -251,6 +251,7 @@ impl ControllerState {
             interruptions_version: self.interruptions.version(),
             terminations_version: self.observation.unobserved.terminations(),
             required_observation: self.observation.required(),
+            cluster_pools,
             input,
         };
         let world = Arc::clone(&planning.input.world);
@@ -260,7 +261,9 @@ impl ControllerState {
 
     /// Returns true if events since the start of a planning run changed its inputs.
     fn is_outdated(&self, planning: &PlanningRun) -> bool {
+        let served = self.revisions.served.as_ref();
         planning.required_observation != self.observation.required()
+            || served.is_some_and(|served| served.cluster_pools != planning.cluster_pools)
             || planning.interruptions_version != self.interruptions.version()
             || planning.terminations_version != self.observation.unobserved.terminations()
             || planning.scope.running_pods_only != self.revisions.serves_substitute()

@@ -273,7 +273,7 @@ fn missing_amounts(quota: &ResourceQuota, demand: &Demand, desired: &Desired) ->
                 Some(name) => !limits.contains_key(name),
                 None => !requests.contains_key(resource_of_quota_key(key)),
             };
-            let required = quota.hard.keys().map(|key| key.as_str());
+            let required = quota.hard.keys().map(ResourceName::as_str);
             let required = required.filter(|key| PER_CONTAINER.contains(key));
             let mut missing: Vec<&str> = required.filter(lacks).collect();
             // `memory` and `requests.memory` are the same.

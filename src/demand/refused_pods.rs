@@ -29,12 +29,11 @@ pub(super) fn refusals(workload: &Workload, desired: &Desired) -> Vec<Problem> {
 fn priority_refusal(spec: &PodSpec, desired: &Desired) -> Option<(String, &'static str)> {
     let stated = spec.priority?;
     let classes = &desired.priority_classes;
-    let (source, computed) = match &spec.priority_class_name {
-        Some(name) => (format!("PriorityClass `{name}`"), class_priority(classes, name)?),
-        None => {
-            let (name, class) = default_class(classes)?;
-            (format!("the default PriorityClass `{name}`"), class.value)
-        }
+    let (source, computed) = if let Some(name) = &spec.priority_class_name {
+        (format!("PriorityClass `{name}`"), class_priority(classes, name)?)
+    } else {
+        let (name, class) = default_class(classes)?;
+        (format!("the default PriorityClass `{name}`"), class.value)
     };
     (stated != computed).then(|| {
         let message = format!("`priority` is {stated}, but {source} has {computed}");

@@ -49,10 +49,14 @@ pub(super) fn read(
             into.skip(origin, format!("{kind} among the pools of the cluster"));
             continue;
         }
-        has_pool |= POOL_KINDS.contains(&kind.as_str());
         // Its error is reported above.
-        if !declared.iter().any(|(of, named, _)| of == kind && named == name) {
-            read_live_object(&object.to_manifest(), &origin.file, report, into);
+        let is_declared = declared.iter().any(|(of, named, _)| of == kind && named == name);
+        if is_declared || read_live_object(&object.to_manifest(), &origin.file, report, into) {
+            has_pool |= POOL_KINDS.contains(&kind.as_str());
+        } else {
+            let message = "has an `apiVersion` that this release does not read";
+            let problem = Problem::error(origin, format!("{kind} {name}"), message);
+            report.add(problem.hint("upgrade Fleetwright, and run `observe` anew"));
         }
     }
     if !has_pool {

@@ -37,17 +37,16 @@ pub fn read_live_objects<'a>(objects: impl IntoIterator<Item = &'a Json>) -> Des
     desired
 }
 
-/// Reads one object, whose place is `file`. An object of a kind or version that is not read is
-/// ignored.
+/// Reads one object, whose place is `file`. Returns false for a kind or version that is not read.
 pub(super) fn read_live_object(
     object: &Json,
     file: &Arc<str>,
     report: &ProblemCollector,
     into: &mut Collector,
-) {
+) -> bool {
     let vars = Vars::new();
     let root = yaml_node(object);
-    let DocumentClass::Object(object_kind) = classify(&root) else { return };
+    let DocumentClass::Object(object_kind) = classify(&root) else { return false };
     let kind = root.get("kind").and_then(YamlNode::text).unwrap_or_default();
     let scope = ObjectContext {
         report,
@@ -65,6 +64,7 @@ pub(super) fn read_live_object(
     {
         read_object(object_kind, meta, &map, into);
     }
+    true
 }
 
 /// Converts a JSON value. It has no position, so its lines are 0.

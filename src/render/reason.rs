@@ -33,7 +33,7 @@ pub(super) fn reason(reason: &Reason) -> String {
 
 /// Returns why a plan changes nodes: the pods without room, and the first of the further reasons.
 /// `None` for a plan without changes.
-pub fn plan_reason(plan: &Plan) -> Option<String> {
+pub(crate) fn plan_reason(plan: &Plan) -> Option<String> {
     let rows = rows(plan);
     let changes = rows.iter().filter(|row| row.symbol.is_change());
     let (growth, further): (Vec<_>, Vec<&PlanRow<'_>>) = changes.partition(|row| is_growth(row));

@@ -309,10 +309,9 @@ mod tests {
                 } } },
                 "status": status
             });
-            match CachedObject::from_json(JOBS, object).content {
-                ObjectContent::Workload(live, _) => live.job,
-                other => panic!("a workload, not {other:?}"),
-            }
+            let content = CachedObject::from_json(JOBS, object).content;
+            let ObjectContent::Workload(live, _) = content else { panic!("{content:?}") };
+            live.job
         };
         let condition = |kind: &str, status: &str| json!([{ "type": kind, "status": status }]);
         for (status, succeeded, ended) in [

@@ -186,9 +186,9 @@ mod tests {
                 "karpenter.sh/v1alpha5 Provisioner a",
             ]
         );
-        let old = assembled(|resource| match resource.api_version.ends_with("/v1beta1") {
-            true => Ok(cache(resource, "a")),
-            false => Err(LeftOut::NotServed),
+        let old = assembled(|resource| {
+            let is_old = resource.api_version.ends_with("/v1beta1");
+            if is_old { Ok(cache(resource, "a")) } else { Err(LeftOut::NotServed) }
         });
         assert_eq!(
             named(&old),

@@ -58,11 +58,12 @@ impl<P: RevisionPlanner> Replan for Revalidation<'_, P> {
     fn replan<'r>(&'r self, _: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
         Box::pin(async move {
             let mut world = Cow::Borrowed(observed);
-            if !self.excluded_instances.is_empty() {
-                world.to_mut().remove_instances(&self.excluded_instances.iter().cloned().collect());
-            }
+            // A launch in progress may be interrupted as well.
             if !self.launches_under_way.is_empty() {
                 add_launches_of_plan(world.to_mut(), &self.launches_under_way);
+            }
+            if !self.excluded_instances.is_empty() {
+                world.to_mut().remove_instances(&self.excluded_instances.iter().cloned().collect());
             }
             if self.is_still_valid(&world) {
                 return RevalidatedPlan::as_approved(Plan::clone(&self.plan));

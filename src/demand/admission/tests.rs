@@ -280,8 +280,8 @@ spec:
         );
         problems(&text).into_iter().map(|problem| problem.message).collect::<Vec<_>>()
     };
-    assert_eq!(of("500m", "requests: {cpu: 2}"), [] as [&str; 0]);
-    assert_eq!(of("500m", "limits: {cpu: 2}"), [] as [&str; 0], "the limit is the request");
+    assert_eq!(of("500m", "requests: {cpu: 2}"), [""; 0]);
+    assert_eq!(of("500m", "limits: {cpu: 2}"), [""; 0], "the limit is the request");
     let refused = of("500m", "requests: {cpu: 200m}");
     assert!(refused.len() == 1 && refused[0].ends_with("the pod requests 200m"), "{refused:?}");
 }

@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 use crate::model::desired::{PoolSource, RenderResults};
+use crate::model::ids::PoolName;
 use crate::model::observed::{ClusterPools, PoolObject};
 
 const POOL: &str = "\
@@ -109,7 +110,7 @@ fn pool_that_is_being_deleted_counts_as_removed() {
     let mut other = object(POOL);
     other["metadata"]["name"] = json!("other");
     let desired = read_with(&[], Some(pools(&[gone.clone(), other, object(CLASS)])));
-    let names: Vec<&str> = desired.pools.keys().map(|name| name.as_str()).collect();
+    let names: Vec<&str> = desired.pools.keys().map(PoolName::as_str).collect();
     assert_eq!(names, ["other"]);
     assert_eq!(
         lines(&desired),
