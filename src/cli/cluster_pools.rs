@@ -4,7 +4,6 @@
 //! therefore an error, and never an empty list.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use super::error::CliError;
 use super::planning;
@@ -55,7 +54,7 @@ pub(super) fn read(fleet: &FleetSettings, world: &WorldChoice) -> Result<PoolsRe
         WorldChoice::Empty => None,
         WorldChoice::File(path) => world::read(path)?.pools,
         #[cfg(feature = "cluster")]
-        WorldChoice::Live => Some(Arc::new(super::live::pools()?)),
+        WorldChoice::Live => Some(std::sync::Arc::new(super::live::pools()?)),
         #[cfg(not(feature = "cluster"))]
         WorldChoice::Live => return Err(world::not_built()),
         WorldChoice::Sim(directory) => simulated(directory, fleet)?,
