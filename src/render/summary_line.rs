@@ -33,7 +33,9 @@ pub(super) fn last_line(plan: &Plan) -> String {
         }
         None if !plan.complete => NO_CHANGES_IN_PART.to_owned(),
         None => {
-            let blocked = plan.capacity.explain.iter().filter(|row| is_blocked(row)).count();
+            // An empty node that a minimum or a budget retains matches the configuration.
+            let blocked = plan.capacity.explain.iter();
+            let blocked = blocked.filter(|row| row.drift.is_some() && is_blocked(row)).count();
             let blocked = u32::try_from(blocked).unwrap_or(u32::MAX);
             let blocked =
                 (blocked > 0).then(|| format!("{} blocked", count(blocked, "due change")));
@@ -81,7 +83,7 @@ pub(super) fn open_points(plan: &Plan) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::wire::Diagnostic;
+    use crate::plan::wire::{BlockReason, Diagnostic, KeepReason, Reason, RetireReason};
     use crate::testing::sample_plan::plan;
 
     /// Returns the sample plan with these unread sources and unschedulable pods, without blocked
@@ -118,6 +120,13 @@ mod tests {
         let mut plan = Plan { summary: Summary::default(), ..plan() };
         plan.capacity.unresolved.clear();
         plan.capacity.pods.unschedulable = 0;
+        plan.capacity.explain.retain(|row| is_blocked(row));
+        plan.capacity.explain.truncate(1);
+        plan.capacity.explain[0].drift = None;
+        let because = KeepReason::Blocked { by: BlockReason::Budget };
+        plan.capacity.explain[0].reason = Reason::Keep { because };
+        assert_eq!(last_line(&plan), NO_CHANGES);
+        plan.capacity.explain[0].drift = Some(RetireReason::PoolRemoved);
         assert_eq!(last_line(&plan), "No changes. 1 due change blocked.");
         plan.capacity.pods.served_by_cluster_autoscaler = 2;
         let both = "No changes. 2 pods served by cluster-autoscaler, 1 due change blocked.";
