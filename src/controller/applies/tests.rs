@@ -2,7 +2,6 @@
 
 mod outdated;
 mod removals;
-mod under_way;
 
 use jiff::Timestamp;
 
