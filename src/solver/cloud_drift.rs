@@ -54,16 +54,15 @@ pub(super) fn detect_cloud_drift(
     selector_drift(launched_with, kind, class, resolved)
 }
 
-/// Returns the selectors of `class` whose current result is known, as well as what the instance was
-/// launched with. Their text may change: [`detect_cloud_drift`] compares the results.
+/// Returns the subnet and group selectors of `class` whose current result is known, as well as what
+/// the instance was launched with. Their text may change: [`detect_cloud_drift`] compares the results.
 pub(super) fn resolved_selectors(
     instance: &Instance,
     class: &NodeClass,
-    catalog: &Catalog,
     observed: &Observed,
 ) -> Vec<&'static str> {
     let Observed { resolved, .. } = observed;
-    let LaunchedWith { image, subnet, security_groups } = &instance.launched_with;
+    let LaunchedWith { subnet, security_groups, .. } = &instance.launched_with;
     let is_older = resolved.resolved_at.is_some_and(|asked| asked <= instance.launched_at);
     if is_older {
         return Vec::new();
