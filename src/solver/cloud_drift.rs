@@ -76,18 +76,10 @@ pub(super) fn resolved_selectors(
     let has_groups = security_groups.is_some()
         && security_groups.as_ref()
             == resolved.security_groups.get(&describe_selectors(group_terms));
-    let kind = catalog.types.get(&instance.instance_type);
-    let now =
-        kind.and_then(|kind| resolved.image(&class.image, Hardware::from_labels(&kind.labels)));
-    let has_image = image.is_some() && now.is_some();
-    [
-        ("amiSelectorTerms", has_image),
-        ("subnetSelectorTerms", has_subnets),
-        ("securityGroupSelectorTerms", has_groups),
-    ]
-    .into_iter()
-    .filter_map(|(field, is_known)| is_known.then_some(field))
-    .collect()
+    [("subnetSelectorTerms", has_subnets), ("securityGroupSelectorTerms", has_groups)]
+        .into_iter()
+        .filter_map(|(field, is_known)| is_known.then_some(field))
+        .collect()
 }
 
 /// Returns the difference between an instance and the image, subnets and security groups that
@@ -246,27 +238,6 @@ mod tests {
             &now,
         );
         assert!(other.is_none(), "the selector was not resolved");
-    }
-
-    #[test]
-    fn changed_image_selector_with_the_same_image_is_no_drift() {
-        let class = || Scenario::new(&TYPES, 500, 512).desired.node_classes.into_values().next();
-        let mut class = class().expect("a class");
-        let mut scenario = Scenario::new(&TYPES, 500, 512);
-        scenario.step(3);
-        let mut instance = scenario.observed.instances.values().next().expect("one").clone();
-        instance.launched_with.image = Some("ami-1".into());
-        let fields = |class: &NodeClass, resolved: Resolved, instance: &Instance| {
-            let observed = Observed { resolved, ..scenario.observed.clone() };
-            resolved_selectors(instance, class, &scenario.catalog, &observed)
-        };
-        let known = images("ami-1", "ami-1");
-        assert_eq!(fields(&class, known.clone(), &instance), ["amiSelectorTerms"]);
-        assert_eq!(fields(&class, Resolved::default(), &instance), [""; 0], "unknown image");
-        class.image = "al2023@v20260101".to_owned();
-        assert_eq!(fields(&class, known.clone(), &instance), [""; 0], "it was not resolved");
-        instance.launched_with.image = None;
-        assert_eq!(fields(&class, known, &instance), [""; 0], "its image is unknown");
     }
 
     #[test]
