@@ -120,7 +120,7 @@ mod tests {
         let mut plan = Plan { summary: Summary::default(), ..plan() };
         plan.capacity.unresolved.clear();
         plan.capacity.pods.unschedulable = 0;
-        plan.capacity.explain.retain(|row| is_blocked(row));
+        plan.capacity.explain.retain(is_blocked);
         plan.capacity.explain.truncate(1);
         plan.capacity.explain[0].drift = None;
         let because = KeepReason::Blocked { by: BlockReason::Budget };
