@@ -20,7 +20,7 @@ use crate::simulator::World;
 
 /// What lets a user list pools.
 pub(super) const PERMISSION_REMEDY: &str =
-    "apply deploy/kubernetes/rbac.yaml, which permits to list node pools and node classes";
+    "apply deploy/kubernetes/rbac.yaml, which permits listing node pools and node classes";
 
 const OBSERVE: &str = "fleetwright observe --world live --out FILE";
 

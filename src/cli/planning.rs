@@ -275,62 +275,20 @@ mod tests {
     use tempfile::TempDir;
 
     use crate::cli::Exit;
+    use crate::cli::tests::manifests::{CLASS, FLEET, POOL, WORKLOAD};
     use crate::cli::tests::{CommandOutput, run_command};
     use crate::model::observed::{ClusterIdentity, Observed, write_world};
-
-    const FLEET: &str = "\
-apiVersion: fleetwright.dev/v1
-kind: Fleet
-metadata: { name: test }
-spec:
-  cluster: { name: test, region: us-east-1, zones: [us-east-1a] }
-";
-
-    const POOL: &str = "\
-apiVersion: karpenter.sh/v1
-kind: NodePool
-metadata: { name: web }
-spec:
-  template:
-    spec:
-      requirements:
-      - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large] }
-      - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
-      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: web }
----
-apiVersion: karpenter.k8s.aws/v1
-kind: EC2NodeClass
-metadata: { name: web }
-spec:
-  role: web
-  amiSelectorTerms: [{ alias: al2023@latest }]
-  subnetSelectorTerms: [{ tags: { x: z } }]
-  securityGroupSelectorTerms: [{ tags: { x: z } }]
-";
-
-    const WORKLOAD: &str = "\
-apiVersion: apps/v1
-kind: Deployment
-metadata: { name: api, namespace: web }
-spec:
-  replicas: 3
-  selector: { matchLabels: { app: api } }
-  template:
-    metadata: { labels: { app: api } }
-    spec:
-      containers:
-      - name: api
-        image: api
-        resources: { requests: { cpu: 500m, memory: 1Gi } }
-";
 
     const AT: [&str; 2] = ["--at", "2026-09-01T10:00:00Z"];
 
     fn tree() -> TempDir {
         let directory = tempfile::tempdir().expect("a directory");
-        for (name, content) in
-            [("fleetwright.yaml", FLEET), ("pool.yaml", POOL), ("api.yaml", WORKLOAD)]
-        {
+        for (name, content) in [
+            ("fleetwright.yaml", FLEET),
+            ("pool.yaml", POOL),
+            ("class.yaml", CLASS),
+            ("api.yaml", WORKLOAD),
+        ] {
             fs::write(directory.path().join(name), content).expect("written");
         }
         directory

@@ -1,3 +1,4 @@
+pub(super) mod manifests;
 mod printed_urls;
 mod unreadable_state;
 

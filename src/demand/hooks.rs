@@ -78,6 +78,7 @@ mod tests {
     use crate::demand::DemandMode;
     use crate::model::desired::Scale;
     use crate::model::ids::WorkloadKind;
+    use crate::model::observed::{JobProgress, LiveWorkload};
     use crate::testing::Scenario;
     use crate::testing::pods::{deployment, template_requesting};
 
@@ -114,5 +115,26 @@ mod tests {
             ("smoke", 0),
         ];
         assert_eq!(counts.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn job_of_an_earlier_sync_does_not_end_its_hook() {
+        let mut scenario = Scenario::without_workloads(&["m5.large"]);
+        job(&mut scenario, "job", 100, None);
+        job(&mut scenario, "migrate", 500, Some((HookPhase::Before, 0)));
+        for name in ["job", "migrate"] {
+            let kind = WorkloadKind::Job;
+            scenario.observed.workloads.push(LiveWorkload {
+                id: crate::model::ids::WorkloadId { kind, ..deployment("shop", name) },
+                replicas: 2,
+                first_ordinal: 0,
+                delivered: false,
+                template: None,
+                job: Some(JobProgress { succeeded: 2, ended: true }),
+            });
+        }
+        let demand = Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live);
+        let counts = demand.groups.iter().map(|g| (&*g.workload.name, g.counts.planned));
+        assert_eq!(counts.collect::<Vec<_>>(), [("job", 0), ("migrate", 2)]);
     }
 }

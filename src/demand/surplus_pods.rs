@@ -120,3 +120,34 @@ impl PodGroup {
         self.ending.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::world::pod;
+
+    #[test]
+    fn a_stateful_set_loses_the_pods_outside_of_its_ordinals_first() {
+        let of = |names: &[&str], first: u32, planned: u32, surplus: usize| {
+            let pods: Vec<Pod> = names.iter().map(|name| pod(name)).collect();
+            let pods: Vec<&Pod> = pods.iter().collect();
+            let ending = by_ordinal(&pods, first, planned, surplus);
+            assert!(ending.iter().all(|one| !one.may_stay));
+            ending.iter().map(|one| one.pod.name.to_string()).collect::<Vec<_>>()
+        };
+        let ten = ["db-0", "db-1", "db-2", "db-9", "db-10"];
+        assert_eq!(of(&ten, 0, 3, 2), ["db-10", "db-9"], "numbers, and not texts");
+        assert_eq!(of(&["db-0", "db-1", "db-2"], 1, 2, 1), ["db-0"], "the first ordinal is 1");
+        assert_eq!(of(&["db-0", "db-2", "db-3"], 0, 2, 1), ["db-3"], "a pod is missing");
+        assert_eq!(of(&["db-0", "db-x"], 0, 1, 1), ["db-x"], "a name without an ordinal");
+    }
+
+    #[test]
+    fn only_deployments_scale_one_replica_set_for_each_template() {
+        let pods = ["a", "b"].map(|template| Pod { template: template.to_owned(), ..pod("x") });
+        assert!(has_several_templates(&pods.each_ref()));
+        assert!(!has_several_templates(&[&pods[0], &pods[0]]));
+        assert!(has_replica_sets(WorkloadKind::Deployment));
+        assert!(!has_replica_sets(WorkloadKind::StatefulSet));
+    }
+}

@@ -59,22 +59,8 @@ pub(super) fn read(
     root: &FieldMap<'_>,
     into: &mut Collector,
 ) {
-    if !root.field.scope.verbatim {
-        if let Some(reason) = made_elsewhere(root) {
-            return skip_with_warning(&meta, root, (&reason, Some(OWNED_HINT)), into);
-        }
-        match job_manager(kind, root) {
-            Some(MULTI_KUEUE) => {
-                let reason = "is run in another cluster, as its `managedBy` says";
-                return skip_with_warning(&meta, root, (reason, None), into);
-            }
-            Some(_) => {
-                let object = root.field.scope.object.clone();
-                let why = "its `managedBy` names another controller, which decides on its pods";
-                return into.add_unresolved(meta.origin, object, why);
-            }
-            None => {}
-        }
+    if !root.field.scope.verbatim && exclude_foreign(kind, &meta, root, into) {
+        return;
     }
     if kind == WorkloadKind::Deployment {
         collect_proportional_autoscaler(&meta, root.field.node, into);
@@ -128,6 +114,34 @@ pub(super) fn read(
         a.scale == b.scale && a.template == b.template && a.first_ordinal == b.first_ordinal
     };
     into.insert(named, |all| &mut all.desired.workloads, id, workload, same);
+}
+
+/// Reports a workload of a file whose pods another object or controller makes. Returns true if it is
+/// one.
+fn exclude_foreign(
+    kind: WorkloadKind,
+    meta: &ObjectMeta,
+    root: &FieldMap<'_>,
+    into: &mut Collector,
+) -> bool {
+    if let Some(reason) = made_elsewhere(root) {
+        skip_with_warning(meta, root, (&reason, Some(OWNED_HINT)), into);
+        return true;
+    }
+    match job_manager(kind, root) {
+        Some(MULTI_KUEUE) => {
+            let reason = "is run in another cluster, as its `managedBy` says";
+            skip_with_warning(meta, root, (reason, None), into);
+            true
+        }
+        Some(_) => {
+            let object = root.field.scope.object.clone();
+            let why = "its `managedBy` names another controller, which decides on its pods";
+            into.add_unresolved(meta.origin.clone(), object, why);
+            true
+        }
+        None => false,
+    }
 }
 
 /// Value of `managedBy` for Jobs whose copies in other clusters run.

@@ -112,8 +112,8 @@ impl Kubernetes {
     /// Reads nodes, pods, workloads, storage and pools.
     ///
     /// # Errors
-    /// Returns an error if any list but those of pools cannot be read to its end. An object that cannot be parsed is
-    /// named in [`ClusterObjects::unread`].
+    /// Returns an error if any list but those of pools cannot be read to its end. An object that
+    /// cannot be parsed is named in [`ClusterObjects::unread`].
     pub(super) async fn list_cluster_objects(&self) -> Result<ClusterObjects, Error> {
         let mut interner = Interner::default();
         let mut share = |cached: &mut CachedObject| interner.intern(cached);
@@ -195,7 +195,7 @@ impl Kubernetes {
                     return Ok((ObjectCache::new(), Err(LeftOut::NotServed)));
                 }
                 let reason = status.message.clone();
-                // Whether the settings need pools, their reader knows.
+                // The reader of pools reports it if the settings need them.
                 if !is_pool_resource(resource) {
                     tracing::warn!(reason, "{PRIORITIES_DENIED}");
                 }
@@ -452,162 +452,4 @@ impl ClusterAssembly<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::model::ids::WorkloadKind;
-    use crate::model::observed::Pod;
-
-    fn owned(name: &str, api_version: &str, kind: &str, owner: &str) -> Json {
-        json!({
-            "metadata": {
-                "name": name, "namespace": "web", "uid": name,
-                "creationTimestamp": "2026-11-21T09:00:00Z",
-                "ownerReferences": [{
-                    "apiVersion": api_version, "kind": kind, "name": owner, "uid": "u",
-                    "controller": true
-                }]
-            },
-            "spec": { "containers": [{ "name": "main", "image": "main" }] }
-        })
-    }
-
-    fn cached_objects(resource: ApiResource, objects: Vec<Json>) -> ObjectCache {
-        let typed = objects.into_iter().map(|mut object| {
-            object["apiVersion"] = resource.api_version.into();
-            object["kind"] = resource.kind.into();
-            (object_key(&object), CachedObject::from_json(resource, object))
-        });
-        typed.collect()
-    }
-
-    #[test]
-    fn top_level_workload_owns_the_pod() {
-        let cases = [
-            ("apps/v1", "ReplicaSet", "api-7f", Some((WorkloadKind::Deployment, "api"))),
-            ("apps/v1", "ReplicaSet", "other", Some((WorkloadKind::ReplicaSet, "other"))),
-            ("apps/v1", "ReplicaSet", "canary-1", Some((WorkloadKind::Rollout, "c"))),
-            ("apps/v1", "ReplicaSet", "custom-1", Some((WorkloadKind::ReplicaSet, "custom-1"))),
-            ("batch/v1", "Job", "sync-1", Some((WorkloadKind::CronJob, "sync"))),
-            ("batch/v1", "Job", "queue-x", Some((WorkloadKind::ScaledJob, "queue"))),
-            ("apps/v1", "StatefulSet", "db", Some((WorkloadKind::StatefulSet, "db"))),
-            ("v1", "Node", "ip-10-0-0-1", None),
-        ];
-        let pod = |(n, case): (usize, &(&str, &str, &str, _))| {
-            owned(&format!("pod-{n}"), case.0, case.1, case.2)
-        };
-        let mut pods = cached_objects(PODS, cases.iter().enumerate().map(pod).collect());
-        let sets = vec![
-            owned("api-7f", "apps/v1", "Deployment", "api"),
-            owned("canary-1", "argoproj.io/v1alpha1", "Rollout", "c"),
-            owned("custom-1", "example.com/v1", "Rollout", "c"),
-        ];
-        let sets = cached_objects(REPLICA_SETS, sets);
-        let jobs = vec![
-            owned("sync-1", "batch/v1", "CronJob", "sync"),
-            owned("queue-x", "keda.sh/v1alpha1", "ScaledJob", "queue"),
-        ];
-        let jobs = cached_objects(JOBS, jobs);
-        let others = [(REPLICA_SETS.path, &sets), (JOBS.path, &jobs)].into();
-        let objects = assemble(&mut pods, &others);
-        assert_eq!(objects.pods.len(), cases.len(), "{:?}", objects.unread);
-        for (pod, (_, kind, owner, expected)) in objects.pods.iter().zip(cases) {
-            let found = pod.owner.as_ref().map(|id| (id.kind, id.name.to_string()));
-            let expected = expected.map(|(kind, name)| (kind, name.to_owned()));
-            assert_eq!(found, expected, "{kind} {owner}");
-        }
-    }
-
-    #[test]
-    fn observations_share_unchanged_pods() {
-        let read = |object: Json, interner: &mut Interner| {
-            let mut cache = cached_objects(PODS, vec![object]);
-            for cached in cache.values_mut() {
-                interner.intern(cached);
-            }
-            cache
-        };
-        let mut interner = Interner::default();
-        let mut pods = read(owned("a", "apps/v1", "ReplicaSet", "api-7f"), &mut interner);
-        pods.append(&mut read(owned("b", "apps/v1", "ReplicaSet", "api-7f"), &mut interner));
-        let sets = |owner| {
-            cached_objects(REPLICA_SETS, vec![owned("api-7f", "apps/v1", "Deployment", owner)])
-        };
-        let cached = |pods: &mut ObjectCache, owner| {
-            assemble(pods, &[(REPLICA_SETS.path, &sets(owner))].into()).pods
-        };
-        let (first, again) = (cached(&mut pods, "api"), cached(&mut pods, "api"));
-        assert!(first.iter().zip(&again).all(|(a, b)| Arc::ptr_eq(a, b)));
-        let text = |pod: &Arc<Pod>| pod.namespace.as_str().as_ptr();
-        assert_eq!(text(&first[0]), text(&first[1]), "one text, although each was read by itself");
-        let owner = |pod: &Arc<Pod>| pod.owner.clone().expect("it has one");
-        let other = cached(&mut pods, "other");
-        assert_eq!((&*owner(&other[0]).name, &*owner(&first[0]).name), ("other", "api"));
-    }
-
-    #[test]
-    fn unused_interned_values_are_dropped() {
-        let mut interner = Interner::default();
-        let mut pods = cached_objects(PODS, vec![owned("a", "apps/v1", "ReplicaSet", "api-7f")]);
-        for cached in pods.values_mut() {
-            interner.intern(cached);
-        }
-        interner.drop_unused();
-        let is_interned = |interner: &Interner| format!("{interner:?}").contains("api-7f");
-        assert!(is_interned(&interner));
-        drop(pods);
-        interner.drop_unused();
-        assert!(!is_interned(&interner), "{interner:?}");
-    }
-
-    #[test]
-    fn unreadable_object_concerns_its_own_nodes_only() {
-        let pod = |name: &str, node: Option<&str>, grace: &Json| {
-            let mut pod = owned(name, "apps/v1", "ReplicaSet", "api");
-            pod["spec"]["nodeName"] = node.into();
-            pod["spec"]["terminationGracePeriodSeconds"] = grace.clone();
-            pod["status"] = json!({ "phase": "Running" });
-            pod
-        };
-        let (good, bad) = (&json!(-1), &json!("soon"));
-        let mut pods = cached_objects(
-            PODS,
-            vec![
-                pod("fine", Some("n1"), good),
-                pod("bound", Some("n2"), bad),
-                pod("new", None, bad),
-            ],
-        );
-        let horizontal = cached_objects(
-            HORIZONTAL,
-            vec![json!({ "metadata": { "name": "api", "namespace": "web" }, "spec": 7 })],
-        );
-        let objects = assemble(&mut pods, &[(HORIZONTAL.path, &horizontal)].into());
-        assert_eq!(objects.unread, [""; 0], "the list is complete");
-        let found: Vec<(&str, Vec<&str>, bool)> = objects
-            .unread_objects
-            .iter()
-            .map(|unread| {
-                let nodes = unread.nodes.iter().map(NodeName::as_str).collect();
-                (unread.object.as_str(), nodes, unread.hides_requests)
-            })
-            .collect();
-        assert_eq!(
-            found,
-            [
-                ("HorizontalPodAutoscaler web/api", vec!["n1", "n2"], false),
-                ("Pod web/bound", vec!["n2"], true),
-                ("Pod web/new", vec![], true),
-            ]
-        );
-        let summary = &objects.unread_objects[1].reason;
-        assert!(summary.contains("terminationGracePeriodSeconds"), "{summary}");
-        // Its annotations are unknown as well, so no drain may evict it.
-        let bound = pods.remove("web/bound").expect("it is cached");
-        assert!(bound.into_content().is_err_and(|why| why == *summary));
-        assert!(pods.remove("web/fine").expect("it is cached").into_content().is_ok());
-        let names: Vec<&str> = objects.pods.iter().map(|pod| &*pod.name).collect();
-        assert_eq!(names, ["bound", "fine"], "no node is planned for a pending unreadable pod");
-    }
-}
+mod tests;

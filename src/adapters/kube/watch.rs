@@ -188,7 +188,8 @@ impl WatchedCluster {
 impl Cluster for WatchedCluster {
     async fn objects(&self) -> Result<ClusterObjects, PortError> {
         match self.cached_objects().await {
-            Some(objects) => Ok(ClusterObjects { pools: Some(self.pools().await), ..objects }),
+            // Pools are read with the repository, so that an observation never lists them.
+            Some(objects) => Ok(ClusterObjects { pools: self.state.lock().pools(), ..objects }),
             None => self.kubernetes.objects().await,
         }
     }
@@ -446,7 +447,7 @@ async fn run_watch(kubernetes: Kubernetes, state: Arc<WatchState>, resource: Api
             Ok(WatchEnd::LeftOut) => tokio::time::sleep(NOT_SERVED_RETRY).await,
             Err(error) => {
                 let error = port_error(&format!("watch {}", resource.path), &error);
-                tracing::warn!(%error, "watch failed; listing everything until it recovers");
+                tracing::warn!(%error, "watch failed; the type is listed until it recovers");
                 state.set_live(resource, false);
                 tokio::time::sleep(delays.retry).await;
                 delays.retry = (delays.retry * 2).min(RETRY_MAX);

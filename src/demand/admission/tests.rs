@@ -16,6 +16,11 @@ fn problems(text: &str) -> Vec<Problem> {
 
 /// Returns the errors for a limit range with one item and a Deployment with one container.
 fn rejections(kind: &str, item: &str, resources: &str) -> Vec<String> {
+    rejections_of(kind, item, &format!("containers: [{{name: app, resources: {{{resources}}}}}]"))
+}
+
+/// Returns the errors for a limit range with one item and a Deployment whose pods have `spec`.
+fn rejections_of(kind: &str, item: &str, spec: &str) -> Vec<String> {
     let text = format!(
         "apiVersion: v1
 kind: LimitRange
@@ -29,10 +34,7 @@ spec:
   selector: {{matchLabels: {{app: api}}}}
   template:
     metadata: {{labels: {{app: api}}}}
-    spec:
-      containers:
-      - name: app
-        resources: {{{resources}}}
+    spec: {{{spec}}}
 "
     );
     let message_of = |problem: Problem| {
@@ -259,29 +261,12 @@ fn exceeded_quotas_cause_warnings() {
 
 #[test]
 fn limits_of_a_pod_apply_to_its_pod_level_requests() {
-    let of = |least: &str, pod_level: &str| {
-        let text = format!(
-            "apiVersion: v1
-kind: LimitRange
-metadata: {{name: range, namespace: web}}
-spec: {{limits: [{{type: Pod, min: {{cpu: {least}}}}}]}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: api, namespace: web}}
-spec:
-  selector: {{matchLabels: {{app: api}}}}
-  template:
-    metadata: {{labels: {{app: api}}}}
-    spec:
-      resources: {{{pod_level}}}
-      containers: [{{name: app}}]
-"
-        );
-        problems(&text).into_iter().map(|problem| problem.message).collect::<Vec<_>>()
+    let of = |pod_level: &str| {
+        let spec = format!("resources: {{{pod_level}}}, containers: [{{name: app}}]");
+        rejections_of("Pod", "min: {cpu: 500m}", &spec)
     };
-    assert_eq!(of("500m", "requests: {cpu: 2}"), [""; 0]);
-    assert_eq!(of("500m", "limits: {cpu: 2}"), [""; 0], "the limit is the request");
-    let refused = of("500m", "requests: {cpu: 200m}");
+    assert_eq!(of("requests: {cpu: 2}"), [""; 0]);
+    assert_eq!(of("limits: {cpu: 2}"), [""; 0], "the limit is the request");
+    let refused = of("requests: {cpu: 200m}");
     assert!(refused.len() == 1 && refused[0].ends_with("the pod requests 200m"), "{refused:?}");
 }

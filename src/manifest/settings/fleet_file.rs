@@ -169,8 +169,7 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
     }
     set(&mut fleet.world, spec.get("world").and_then(|f| Some(f.non_empty_text()?.into_owned())));
     if let Some(policies) = spec.get("policies") {
-        let paths = policies.items().filter_map(|item| path(&item));
-        fleet.policies = paths.collect();
+        fleet.policies = policies.items().filter_map(|item| path(&item)).collect();
     }
     if let Some(map) = spec.get("cost").as_ref().and_then(Field::map) {
         fleet.commitments = apply_settings::read_commitments(&map);
@@ -210,8 +209,7 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
         fleet.groups = map.entries().filter_map(|(name, field)| group(name, &field)).collect();
     }
     set(&mut fleet.unresolved, unresolved_policy(spec));
-    let pools = [("repository", PoolSource::Repository), ("cluster", PoolSource::Cluster)];
-    set(&mut fleet.pools, spec.get("pools").and_then(|field| field.choice(&pools)));
+    set(&mut fleet.pools, pool_source(spec));
     if let Some(map) = spec.get("autoscalers").as_ref().and_then(Field::map) {
         fleet.autoscaler_namespaces = autoscaler_namespaces(&map);
     }
@@ -220,6 +218,11 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
         map.finish(Severity::Error);
     }
     spec.finish(Severity::Error);
+}
+
+fn pool_source(spec: &FieldMap<'_>) -> Option<PoolSource> {
+    let sources = [("repository", PoolSource::Repository), ("cluster", PoolSource::Cluster)];
+    spec.get("pools")?.choice(&sources)
 }
 
 fn read_karpenter(map: &FieldMap<'_>, fleet: &mut Fleet) {

@@ -527,29 +527,6 @@ fn a_class_digest_changes_only_with_its_meaning() {
 }
 
 #[test]
-fn an_unreadable_node_class_is_not_missing() {
-    let read = |old: &str, new: &str| lines(&read_text(&v1("", "").replace(old, new)));
-    let problems = read("al2023@latest", "AL2023@latest");
-    assert!(!problems.is_empty(), "the alias is wrong");
-    assert!(problems.iter().all(|line| !line.contains("not in the repository")), "{problems:#?}");
-    let absent = read("EC2NodeClass, name: default", "EC2NodeClass, name: other");
-    assert!(absent.iter().any(|line| line.contains("not in the repository")), "{absent:#?}");
-}
-
-#[test]
-fn a_volume_has_at_least_one_gib() {
-    for (size, is_valid) in
-        [("100Gi", true), ("1Ti", true), ("20480Mi", true), ("100", false), ("9Mi", false)]
-    {
-        let device = format!("[{{deviceName: /dev/xvda, ebs: {{volumeSize: {size}}}}}]");
-        let text = node_class(&format!("{ALIAS}  blockDeviceMappings: {device}\n"));
-        let problems = lines(&read_text(&text));
-        let is_named = problems.iter().any(|line| line.contains("not a volume size"));
-        assert_eq!(is_named, !is_valid, "{size}: {problems:#?}");
-    }
-}
-
-#[test]
 fn the_kubelet_volume_is_chosen_as_in_karpenter() {
     let devices = "  blockDeviceMappings:\n  - {deviceName: /dev/xvda, ebs: {volumeSize: 1Gi}}\n  \
                    - {deviceName: /dev/xvdc, ebs: {volumeSize: 2Gi}}\n";
