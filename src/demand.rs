@@ -12,6 +12,7 @@ mod build;
 mod capacity_buffer;
 mod cluster_proportional;
 mod controller_labels;
+mod device_claims;
 mod do_not_disrupt;
 mod fargate;
 mod hooks;
@@ -33,6 +34,7 @@ mod vpa;
 
 pub use crate::model::desired::DemandMode;
 pub use cluster_proportional::{ClusterSize, SizedNode};
+pub use device_claims::{claim_problem, device_resource};
 pub use do_not_disrupt::{DoNotDisrupt, is_do_not_disrupt_at};
 pub use fargate::{FargatePods, FargateRejection, fargate_size};
 pub(crate) use keda::is_active_at;

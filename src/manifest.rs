@@ -33,6 +33,7 @@ mod cron;
 mod declared_objects;
 mod decode;
 mod delivery;
+mod device_claims;
 mod eksctl;
 mod exclusive_overlays;
 mod hooks;

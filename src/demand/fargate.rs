@@ -290,13 +290,13 @@ pub fn fargate_size(shape: &PodShape, spec: &PodSpec) -> Result<FargateSize, Far
         let reason = format!("they bind hostPort {}, which Fargate does not have", port.port);
         return Err(rejection(reason, "remove `hostPort`"));
     }
-    if let Some((device, _)) = shape.requests.extended.iter().find(|(_, n)| **n > 0) {
-        let reason = format!("they ask for {device}, which Fargate does not have");
-        return Err(rejection(reason, "remove the request"));
-    }
     if let Some(claim) = spec.resource_claims.first() {
         let reason = format!("they claim devices ({claim}), which Fargate does not have");
         return Err(rejection(reason, "remove the claim"));
+    }
+    if let Some((device, _)) = shape.requests.extended.iter().find(|(_, n)| **n > 0) {
+        let reason = format!("they ask for {device}, which Fargate does not have");
+        return Err(rejection(reason, "remove the request"));
     }
     if let Some(mount) = shape.volumes.iter().find(|mount| mount.driver.is_some()) {
         let driver = mount.driver.as_deref().unwrap_or_default();

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use super::device_claims::DeviceClaims;
 use super::do_not_disrupt::DoNotDisrupt;
 use super::pod_volume::{PodVolume, Sharing};
-use super::requests::{AllocatedResources, RequestContext, pod_requests, presumed_requests};
+use super::requests::{
+    AllocatedResources, RequestContext, pod_requests, presumed_requests, to_resources,
+};
 use crate::model::desired::{Desired, LimitRangeItem, PriorityClass, RuntimeClass};
 use crate::model::ids::{LabelKey, LabelValue, Labels, Namespace, WorkloadKind};
 use crate::model::observed::{Observed, Pod};
@@ -151,7 +154,8 @@ pub enum Unsupported {
     OtherScheduler,
     /// Scheduling gates.
     SchedulingGates,
-    /// Dynamic resource claims.
+    /// Device claims whose devices are not known; [`claim_problem`](super::claim_problem) returns
+    /// the reason.
     ResourceClaims,
     /// A node name in the pod's specification.
     NodeName,
@@ -179,6 +183,7 @@ pub struct ShapeContext<'a> {
     runtime_classes: &'a BTreeMap<String, RuntimeClass>,
     limit_ranges: &'a BTreeMap<Namespace, Vec<LimitRangeItem>>,
     default_spread: Option<&'a [TopologySpread]>,
+    device_claims: DeviceClaims<'a>,
     /// Host names of the observed nodes by node name.
     hostnames: BTreeMap<&'a str, LabelValue>,
 }
@@ -191,6 +196,7 @@ impl<'a> ShapeContext<'a> {
             runtime_classes: &desired.runtime_classes,
             limit_ranges: &desired.limit_ranges,
             default_spread: desired.default_spread.as_deref(),
+            device_claims: DeviceClaims::new(desired),
             hostnames: BTreeMap::new(),
         }
     }
@@ -266,6 +272,21 @@ impl<'a> ShapeContext<'a> {
         RequestContext { overhead, limits, granted }
     }
 
+    /// Returns the requests of a pod, and those for the devices of its claims.
+    ///
+    /// A claimed device counts as the extended resource of the same device: on a node, either a DRA
+    /// driver or a device plugin offers it. Claims that are not planned add nothing.
+    fn requests(
+        &self,
+        namespace: &Namespace,
+        spec: &PodSpec,
+        granted: &AllocatedResources,
+    ) -> Resources {
+        let requests = pod_requests(spec, &self.request_context(namespace, spec, granted));
+        let devices = self.device_claims.devices(namespace, spec).unwrap_or_default();
+        requests.plus(&to_resources(&devices))
+    }
+
     /// Returns true if a pod preempts others. Its priority class takes precedence over the pod.
     fn preempts(&self, spec: &PodSpec) -> bool {
         let classes = self.priority_classes;
@@ -307,10 +328,7 @@ pub(super) fn class_priority(classes: &BTreeMap<String, PriorityClass>, name: &s
 /// Returns the requests of a live pod of `template`, including larger resources that the kubelet
 /// granted.
 pub fn live_requests(pod: &Pod, template: &PodTemplate, context: &ShapeContext) -> Resources {
-    pod_requests(
-        &template.spec,
-        &context.request_context(&pod.namespace, &template.spec, &pod.granted),
-    )
+    context.requests(&pod.namespace, &template.spec, &pod.granted)
 }
 
 /// Returns the shape of a pod of `template` in `namespace`, without volumes. Until volumes are
@@ -329,7 +347,7 @@ pub fn pod_shape(
     PodShape {
         namespace: namespace.clone(),
         labels: template.labels.clone(),
-        requests: pod_requests(spec, &request_inputs),
+        requests: context.requests(namespace, spec, &granted),
         presumed: presumed_requests(spec, &request_inputs),
         nodes: context.node_choice(spec),
         tolerations,
@@ -343,7 +361,7 @@ pub fn pod_shape(
         preempts: context.preempts(spec),
         do_not_disrupt: DoNotDisrupt::from_annotations(&template.annotations)
             == DoNotDisrupt::Always,
-        unsupported: unsupported(spec),
+        unsupported: unsupported(namespace, spec, &context.device_claims),
     }
 }
 
@@ -372,13 +390,17 @@ fn may_restrict_nodes(volume: &Volume) -> bool {
     }
 }
 
-fn unsupported(spec: &PodSpec) -> Vec<Unsupported> {
+fn unsupported(
+    namespace: &Namespace,
+    spec: &PodSpec,
+    claims: &DeviceClaims<'_>,
+) -> Vec<Unsupported> {
     let other = |name: &String| name != "default-scheduler";
     [
         (spec.volumes.iter().any(may_restrict_nodes), Unsupported::Volumes),
         (spec.scheduler_name.as_ref().is_some_and(other), Unsupported::OtherScheduler),
         (!spec.scheduling_gates.is_empty(), Unsupported::SchedulingGates),
-        (!spec.resource_claims.is_empty(), Unsupported::ResourceClaims),
+        (claims.devices(namespace, spec).is_err(), Unsupported::ResourceClaims),
         (spec.node_name.is_some(), Unsupported::NodeName),
     ]
     .into_iter()

@@ -119,6 +119,8 @@ fn name_form(kind: ObjectKind, root: &FieldMap<'_>) -> Option<NameForm> {
         | ObjectKind::PriorityClass
         | ObjectKind::RuntimeClass
         | ObjectKind::LimitRange
+        | ObjectKind::ClaimTemplate
+        | ObjectKind::DeviceClass
         | ObjectKind::ResourceQuota
         | ObjectKind::StorageClass
         | ObjectKind::PersistentVolume

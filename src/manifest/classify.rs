@@ -40,6 +40,8 @@ pub(super) enum ObjectKind {
     ExpanderPriorities,
     CapacityBuffer,
     PodTemplate,
+    ClaimTemplate,
+    DeviceClass,
 }
 
 impl ObjectKind {
@@ -59,10 +61,12 @@ impl ObjectKind {
             | Self::QueueScaler
             | Self::Parameters
             | Self::CapacityBuffer
+            | Self::ClaimTemplate
             | Self::PodTemplate => ObjectScope::Namespaced,
             Self::Namespace
             | Self::PriorityClass
             | Self::RuntimeClass
+            | Self::DeviceClass
             | Self::StorageClass
             | Self::PersistentVolume
             | Self::NodePool(_)
@@ -143,7 +147,7 @@ const fn served(
     ServedKind { kind, group, versions, object }
 }
 
-const SERVED: [ServedKind; 34] = [
+const SERVED: [ServedKind; 36] = [
     served("apps", &["v1", "v1beta2", "v1beta1"], "Deployment", |_| deployment()),
     served("extensions", &["v1beta1"], "Deployment", |_| deployment()),
     served("apps", &["v1", "v1beta2", "v1beta1"], "StatefulSet", |_| {
@@ -198,7 +202,14 @@ const SERVED: [ServedKind; 34] = [
         ObjectKind::CapacityBuffer
     }),
     served("", &["v1"], "PodTemplate", |_| ObjectKind::PodTemplate),
+    served("resource.k8s.io", &DEVICE_VERSIONS, "ResourceClaimTemplate", |_| {
+        ObjectKind::ClaimTemplate
+    }),
+    served("resource.k8s.io", &DEVICE_VERSIONS, "DeviceClass", |_| ObjectKind::DeviceClass),
 ];
+
+/// Versions of `resource.k8s.io` with device classes. Classic DRA, in earlier ones, has none.
+const DEVICE_VERSIONS: [&str; 4] = ["v1", "v1beta2", "v1beta1", "v1alpha3"];
 
 fn deployment() -> ObjectKind {
     ObjectKind::Workload(WorkloadKind::Deployment)

@@ -142,6 +142,7 @@ fn pod_spec(map: &FieldMap<'_>) -> PodSpec {
             .and_then(|field| field.int::<i64>(i64::MIN))
             .map(|seconds| if seconds < 0 { NEGATIVE_GRACE_SECONDS } else { seconds }),
         resource_claims: names(map.get("resourceClaims")),
+        resource_claim_templates: claim_templates(map.get("resourceClaims")),
     };
     if spec.containers.is_empty()
         && let Some(field) = map.get("containers")
@@ -158,6 +159,17 @@ fn names(field: Option<Field<'_>>) -> Vec<String> {
     let Some(field) = field else { return Vec::new() };
     let name = |item: Field<'_>| Some(item.map()?.required("name")?.text()?.into_owned());
     field.items().filter_map(name).collect()
+}
+
+/// Reads the templates of claims by name of the claim.
+fn claim_templates(field: Option<Field<'_>>) -> BTreeMap<String, String> {
+    let Some(field) = field else { return BTreeMap::new() };
+    let template = |item: Field<'_>| {
+        let map = item.map()?;
+        let name = map.get("name")?.text()?.into_owned();
+        Some((name, map.get("resourceClaimTemplateName")?.text()?.into_owned()))
+    };
+    field.items().filter_map(template).collect()
 }
 
 fn containers(field: Option<&Field<'_>>, host_network: bool) -> Vec<Container> {

@@ -16,8 +16,8 @@ use super::settings::{is_fleet_document, normal_path};
 use super::source_area::source_areas;
 use super::yaml::{self, YamlDocument, YamlFault, YamlNode, YamlStream, YamlValue};
 use super::{
-    api_server_rules, autoscaling, cluster_objects, cluster_pools, eksctl, karpenter,
-    learned_nodes, namespace_limits, reference_check, storage, workload,
+    api_server_rules, autoscaling, cluster_objects, cluster_pools, device_claims, eksctl,
+    karpenter, learned_nodes, namespace_limits, reference_check, storage, workload,
 };
 use crate::model::code::Code;
 use crate::model::desired::{
@@ -445,6 +445,8 @@ pub(super) fn read_object(
         ObjectKind::ExpanderPriorities => autoscaling::expander_priorities(meta, root, into),
         ObjectKind::CapacityBuffer => autoscaling::capacity_buffer(meta, root, into),
         ObjectKind::PodTemplate => autoscaling::pod_template_object(meta, root, into),
+        ObjectKind::ClaimTemplate => device_claims::claim_template(meta, root, into),
+        ObjectKind::DeviceClass => device_claims::device_class(meta, root, into),
     }
 }
 

@@ -132,8 +132,8 @@ codes! {
         "The pod has scheduling gates."
         "Remove the gates; until then, the pod needs no node.";
     ResourceClaims "resource-claims"
-        "The pod claims devices (DRA), and their nodes are not predicted."
-        "Request the devices as an extended resource.";
+        "The pod claims devices (DRA) that are not known, or in a way that is not planned."
+        "Claim a number of whole devices by a ResourceClaimTemplate, or request an extended resource.";
     NamesItsNode "names-its-node"
         "The pod names a node that does not exist or has no room."
         "Remove nodeName, and select nodes by labels.";

@@ -1,6 +1,7 @@
 //! Desired state of a repository: pools, node classes, workloads, autoscalers and settings.
 
 mod autoscaler;
+mod device_claim;
 mod disruption_budget;
 mod external_source;
 mod hook;
@@ -18,6 +19,7 @@ pub use autoscaler::{
     Metric, MetricSource, MetricTarget, PauseMode, Proportional, ProportionalMode, ScaleTarget,
     Scaler, ScalerRule, ScalingPolicy, ScalingRules, SelectPolicy, UpdateMode, VerticalScaler,
 };
+pub use device_claim::{DeviceAmount, DeviceClaim, DeviceRequest};
 pub use disruption_budget::pods_to_keep;
 pub use external_source::{
     EXTERNAL_DIRECTORY, ExternalSource, ExternalSources, LockedSource, SOURCE_LOCK_FILE,
@@ -209,6 +211,10 @@ pub struct Desired {
     pub priority_classes: BTreeMap<String, PriorityClass>,
     /// Runtime classes, by name.
     pub runtime_classes: BTreeMap<String, RuntimeClass>,
+    /// Templates of device claims, by namespace and name.
+    pub claim_templates: BTreeMap<(Namespace, String), DeviceClaim>,
+    /// CEL selectors of device classes, by name of the class.
+    pub device_classes: BTreeMap<String, Vec<String>>,
     /// Limit ranges, by namespace.
     pub limit_ranges: BTreeMap<Namespace, Vec<LimitRangeItem>>,
     /// Resource quotas, in order of namespace and name.

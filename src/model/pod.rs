@@ -105,6 +105,9 @@ pub struct PodSpec {
     /// Names of dynamic resource claims.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_claims: Vec<String>,
+    /// `ResourceClaimTemplate` of each claim that has one, by name of the claim.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub resource_claim_templates: BTreeMap<String, String>,
 }
 
 /// A container: name, resources and host ports.

@@ -18,6 +18,7 @@ mod conditions;
 mod context;
 mod contingency;
 mod cost;
+mod devices;
 mod end_state;
 mod failure_domains;
 mod fargate;
@@ -112,6 +113,7 @@ pub fn verify(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
     failure_domains::check(&context, &mut violations);
     spot_offerings::check(&context, &mut violations);
     fit::check(&context, &state, &mut violations);
+    devices::check(&context, &state, &mut violations);
     volumes::check(&context, &state, &mut violations);
     totals::check(&context, &mut violations);
     fargate::check(&context, &mut violations);

@@ -3,7 +3,7 @@
 
 use super::Input;
 use super::candidate_pools::may_run_in_auto_mode;
-use crate::demand::{PodGroup, PodShape, PodVolume, Unsupported};
+use crate::demand::{PodGroup, PodShape, PodVolume, Unsupported, claim_problem};
 use crate::model::code::Code;
 use crate::model::pod::PodSpec;
 use crate::model::reason::Rejection;
@@ -39,11 +39,9 @@ pub(super) fn exclusion_reason(
         ),
         Unsupported::ResourceClaims => (
             Code::ResourceClaims,
-            format!(
-                "the pod claims devices ({}), and the nodes that have them are not predicted",
-                list(&spec.resource_claims)
-            ),
-            Some("ask for the devices as an extended resource, such as nvidia.com/gpu"),
+            claim_problem(input.desired, &group.workload.namespace, spec)
+                .unwrap_or_else(|| "the pod claims devices that are not known".to_owned()),
+            Some("claim a number of whole devices of a known class by a ResourceClaimTemplate"),
         ),
         Unsupported::TooManyPodRules => (
             Code::TooManyPodRules,
@@ -129,7 +127,7 @@ mod tests {
             (
                 "resource-claims",
                 |spec| spec.resource_claims = vec!["gpu".to_owned()],
-                "the pod claims devices (gpu), and the nodes that have them are not predicted",
+                "claim gpu names a ResourceClaim, whose devices several pods may share",
             ),
             (
                 "names-its-node",

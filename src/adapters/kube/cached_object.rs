@@ -263,7 +263,8 @@ impl Interner {
 
 /// Removes large irrelevant metadata. Annotations of claims and autoscalers are kept.
 fn strip_metadata(resource: ApiResource, mut object: Json) -> Json {
-    let has_irrelevant_annotations = matches!(resource.kind, "CSINode" | "VolumeAttachment");
+    let has_irrelevant_annotations =
+        matches!(resource.kind, "CSINode" | "VolumeAttachment" | "ResourceSlice");
     if let Some(Json::Object(meta)) = object.get_mut("metadata") {
         for part in DROPPED_METADATA.iter().take(if has_irrelevant_annotations { 2 } else { 1 }) {
             meta.remove(*part);

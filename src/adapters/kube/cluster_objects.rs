@@ -14,6 +14,7 @@ use super::client::Kubernetes;
 use super::cluster_pools::{LeftOut, is_pool_resource};
 use super::list::ApiResource;
 use super::owner_references::parse_metadata;
+use super::resource_slices::SlicePools;
 use super::{autoscalers, node, port_error};
 use crate::apply::ports::{CallEffect, ClusterObjects, NodeAndPods, PortError};
 use crate::manifest::read_live_objects;
@@ -46,6 +47,10 @@ const ATTACHMENTS: ApiResource =
 const CSI_NODES: ApiResource =
     resource("storage.k8s.io/v1", "CSINode", "/apis/storage.k8s.io/v1/csinodes");
 
+/// Devices of nodes. A cluster before Kubernetes 1.34 does not serve them.
+pub(super) const RESOURCE_SLICES: ApiResource =
+    resource("resource.k8s.io/v1", "ResourceSlice", "/apis/resource.k8s.io/v1/resourceslices");
+
 const HORIZONTAL: ApiResource = resource(
     "autoscaling/v2",
     "HorizontalPodAutoscaler",
@@ -62,7 +67,7 @@ const EXPANDER_PRIORITIES: ApiResource =
     ApiResource { name: Some(CONFIG_MAP), ..resource("v1", "ConfigMap", "/api/v1/configmaps") };
 
 /// All resource types in list order.
-pub(super) const RESOURCES: [ApiResource; 17] = [
+pub(super) const RESOURCES: [ApiResource; 18] = [
     PODS,
     REPLICA_SETS,
     JOBS,
@@ -79,6 +84,7 @@ pub(super) const RESOURCES: [ApiResource; 17] = [
     EXPANDER_PRIORITIES,
     ATTACHMENTS,
     CSI_NODES,
+    RESOURCE_SLICES,
     NODES,
 ];
 
@@ -99,11 +105,17 @@ pub(super) fn object_key(object: &Json) -> String {
 
 /// Returns whether a list that fails with this HTTP status is left out: the types that a cluster may
 /// not serve, and those that a user may not be permitted to list, which are the priorities of Cluster
-/// Autoscaler and pools.
+/// Autoscaler, devices and pools.
 fn is_left_out(resource: ApiResource, status: u16) -> bool {
     match status {
-        403 => resource.path == EXPANDER_PRIORITIES.path || is_pool_resource(resource),
-        404 => resource.path == VERTICAL.path || is_pool_resource(resource),
+        403 => {
+            [EXPANDER_PRIORITIES.path, RESOURCE_SLICES.path].contains(&resource.path)
+                || is_pool_resource(resource)
+        }
+        404 => {
+            [VERTICAL.path, RESOURCE_SLICES.path].contains(&resource.path)
+                || is_pool_resource(resource)
+        }
         _ => false,
     }
 }
@@ -118,14 +130,20 @@ impl Kubernetes {
         let mut interner = Interner::default();
         let mut share = |cached: &mut CachedObject| interner.intern(cached);
         let mut pods = self.list_objects(PODS, &mut share).await?.0;
-        let mut others = Vec::new();
+        let (mut others, mut left_out) = (Vec::new(), BTreeMap::new());
         for resource in RESOURCES.into_iter().filter(|resource| resource.path != PODS.path) {
             let (cache, version) = self.list_objects(resource, &mut share).await?;
-            others.extend(version.ok().map(|_| (resource.path, cache)));
+            match version {
+                Ok(_) => others.push((resource.path, cache)),
+                Err(why) => drop(left_out.insert(resource.path, why)),
+            }
         }
         let others = others.iter().map(|(path, cache)| (*path, cache)).collect();
         let pools = Some(self.pools().await);
-        Ok(ClusterObjects { pools, ..assemble(&mut pods, &others) })
+        Ok(ClusterObjects {
+            pools,
+            ..assemble(&mut pods, &others, left_out.get(RESOURCE_SLICES.path))
+        })
     }
 
     /// Reads a node and then its pods. On a cordoned node, no later pod is missed.
@@ -195,8 +213,8 @@ impl Kubernetes {
                     return Ok((ObjectCache::new(), Err(LeftOut::NotServed)));
                 }
                 let reason = status.message.clone();
-                // The reader of pools reports it if the settings need them.
-                if !is_pool_resource(resource) {
+                // The readers of pools and devices report it where they are needed.
+                if resource.path == EXPANDER_PRIORITIES.path {
                     tracing::warn!(reason, "{PRIORITIES_DENIED}");
                 }
                 Ok((ObjectCache::new(), Err(LeftOut::Forbidden(reason))))
@@ -207,9 +225,11 @@ impl Kubernetes {
 }
 
 /// Combines the cached pods and the caches of other [`RESOURCES`], by path, without those left out.
+/// `slices_left_out` is the reason why the devices of nodes were not listed.
 pub(super) fn assemble(
     pods: &mut ObjectCache,
     others: &BTreeMap<&str, &ObjectCache>,
+    slices_left_out: Option<&LeftOut>,
 ) -> ClusterObjects {
     let mut read = ClusterAssembly::default();
     let lists_priorities = others.contains_key(EXPANDER_PRIORITIES.path);
@@ -239,6 +259,7 @@ pub(super) fn assemble(
                     path if path == EXPANDER_PRIORITIES.path => read.add_priorities(object),
                     path if path == ATTACHMENTS.path => read.add_attachment(object),
                     path if path == CSI_NODES.path => read.add_limits(key, object),
+                    path if path == RESOURCE_SLICES.path => read.add_slice(key, object),
                     _ => storage.push(object),
                 },
                 ObjectContent::Pod(_) | ObjectContent::Ignored => {}
@@ -248,6 +269,7 @@ pub(super) fn assemble(
     for (key, cached) in pods {
         read.add_pod(key, cached);
     }
+    read.add_devices(slices_left_out);
     read.add_storage(&storage);
     read.find_nodes_of_unread_objects();
     read.objects
@@ -258,6 +280,8 @@ struct ClusterAssembly<'s> {
     objects: ClusterObjects,
     /// Owners of intermediate owners: of Deployments' `ReplicaSet`s, and of `CronJob`s' Jobs.
     owners: BTreeMap<&'s WorkloadId, &'s WorkloadId>,
+    /// Devices that drivers publish.
+    slices: SlicePools,
 }
 
 impl ClusterAssembly<'_> {
@@ -369,6 +393,35 @@ impl ClusterAssembly<'_> {
                     hides_requests: true,
                 });
             }
+        }
+    }
+
+    /// Adds published devices. A slice that cannot be parsed concerns its node, or every node.
+    fn add_slice(&mut self, key: &str, object: &Json) {
+        let Err((reason, node)) = self.slices.add(object) else { return };
+        let object = format!("{} {}", RESOURCE_SLICES.kind, key.trim_start_matches('/'));
+        let Some(node) = node else {
+            self.objects.unread.push(format!("{object}: {reason}"));
+            return;
+        };
+        let nodes = [node].into();
+        let unread = UnreadObject { object, reason, nodes, hides_requests: true };
+        self.objects.unread_objects.push(unread);
+    }
+
+    /// Adds the published devices to the nodes. If the user may not list them, and a pod claims
+    /// devices, the list is incomplete: nodes may have devices that are not known.
+    fn add_devices(&mut self, left_out: Option<&LeftOut>) {
+        self.slices.add_to(&mut self.objects.nodes);
+        let mut templates = self.objects.templates.values();
+        if let Some(LeftOut::Forbidden(reason)) = left_out
+            && templates.any(|template| !template.spec.resource_claims.is_empty())
+        {
+            let unread = format!(
+                "{}: {reason}; pods claim devices, so apply deploy/kubernetes/rbac.yaml",
+                RESOURCE_SLICES.path
+            );
+            self.objects.unread.push(unread);
         }
     }
 

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use super::cached_object::{CachedObject, CachedPod, Interner, ObjectContent};
 use super::client::Kubernetes;
 use super::cluster_objects::{
-    JOBS, NODES, ObjectCache, PODS, REPLICA_SETS, RESOURCES, assemble, object_key,
+    JOBS, NODES, ObjectCache, PODS, REPLICA_SETS, RESOURCE_SLICES, RESOURCES, assemble, object_key,
 };
 use super::cluster_pools::{LeftOut, POOL_RESOURCES, assemble_pools, is_pool_resource};
 use super::list::ApiResource;
@@ -344,13 +344,15 @@ impl WatchCache {
         // Values of deleted objects are no longer used.
         self.interner.drop_unused();
         let Self { pods, replica_sets, jobs, nodes, others, .. } = self;
+        let slices_left_out =
+            others.get(RESOURCE_SLICES.path).and_then(|cache| cache.left_out.clone());
         let others = others.iter().filter(|(_, cache)| cache.left_out.is_none());
         let others = others.map(|(path, cache)| (*path, &cache.objects));
         let mut caches: BTreeMap<&str, &ObjectCache> = others.collect();
         caches.insert(REPLICA_SETS.path, &replica_sets.objects);
         caches.insert(JOBS.path, &jobs.objects);
         caches.insert(NODES.path, &nodes.objects);
-        assemble(&mut pods.objects, &caches)
+        assemble(&mut pods.objects, &caches, slices_left_out.as_ref())
     }
 
     /// Stores an object and returns the change, if any.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::desired::{LimitScope, PriorityClass};
+use crate::model::desired::{DeviceAmount, DeviceRequest, LimitScope, PriorityClass};
 use crate::model::pod::Selector;
 use crate::model::requirement::{Operator, label};
 
@@ -358,4 +358,70 @@ fn second_default_priority_class_is_an_error() {
     let found = problem(&[class("a", true), class("b", true)].concat());
     assert!(found.contains("is the default PriorityClass beside `a`"), "{found}");
     clean(&[class("a", true), class("b", false), class("a", true)].concat());
+}
+
+/// Returns the requests of the template `web/t` in this version.
+fn device_requests(version: &str, requests: &str) -> Vec<DeviceRequest> {
+    let desired = clean(&format!(
+        "apiVersion: resource.k8s.io/{version}
+kind: ResourceClaimTemplate
+metadata: {{name: t, namespace: web}}
+spec: {{metadata: {{labels: {{a: b}}}}, spec: {{devices: {{requests: [{requests}], config: []}}}}}}"
+    ));
+    desired.claim_templates[&("web".into(), "t".to_owned())].requests.clone()
+}
+
+#[test]
+fn device_requests_have_the_api_servers_defaults() {
+    let request = |amount| DeviceRequest {
+        name: "gpu".to_owned(),
+        class: "gpu.nvidia.com".to_owned(),
+        selectors: Vec::new(),
+        amount,
+    };
+    let (exactly, unplanned) = (DeviceAmount::Exactly, DeviceAmount::Unplanned);
+    for version in ["v1", "v1beta2"] {
+        for (fields, expected) in [
+            ("", exactly(1)),
+            (", count: 3", exactly(3)),
+            (", allocationMode: ExactCount, count: 2, tolerations: []", exactly(2)),
+            (", allocationMode: All", unplanned("allocationMode: All")),
+            (", adminAccess: true", unplanned("adminAccess")),
+            (", capacity: {requests: {memory: 1Gi}}", unplanned("capacity")),
+        ] {
+            let text =
+                format!("{{name: gpu, exactly: {{deviceClassName: gpu.nvidia.com{fields}}}}}");
+            assert_eq!(device_requests(version, &text), [request(expected)], "{version} {text}");
+        }
+    }
+    let flat = "{name: gpu, deviceClassName: gpu.nvidia.com, count: 2}";
+    assert_eq!(device_requests("v1beta1", flat), [request(exactly(2))]);
+    let listed = "{name: gpu, firstAvailable: [{name: a, deviceClassName: b}]}";
+    let [found] = &device_requests("v1", listed)[..] else { panic!("one request") };
+    assert_eq!(found.amount, unplanned("firstAvailable"));
+}
+
+#[test]
+fn selectors_and_constraints_of_devices_are_read() {
+    let desired = clean(
+        "apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: big}
+spec: {selectors: [{cel: {expression: device.driver == 'gpu.nvidia.com'}}]}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: t, namespace: web}
+spec:
+  spec:
+    devices:
+      requests:
+        - name: gpu
+          exactly: {deviceClassName: big, selectors: [{cel: {expression: 'true'}}, {other: {}}]}
+      constraints: [{requests: [gpu], matchAttribute: gpu.nvidia.com/pcieRoot}]",
+    );
+    assert_eq!(desired.device_classes["big"], ["device.driver == 'gpu.nvidia.com'"]);
+    let claim = &desired.claim_templates[&("web".into(), "t".to_owned())];
+    assert!(claim.is_constrained);
+    assert_eq!(claim.requests[0].selectors, ["true", ""]);
 }

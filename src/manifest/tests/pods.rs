@@ -111,7 +111,7 @@ fn only_scheduling_fields_of_a_pod_are_read() {
   schedulerName: other
   terminationGracePeriodSeconds: 0
   schedulingGates: [{name: g}]
-  resourceClaims: [{name: r, resourceClaimName: x}]
+  resourceClaims: [{name: r, resourceClaimName: x}, {name: t, resourceClaimTemplateName: z}]
   serviceAccountName: secret
   securityContext: {runAsUser: 0}"));
     let spec = pod_spec(&desired);
@@ -124,7 +124,8 @@ fn only_scheduling_fields_of_a_pod_are_read() {
     assert_eq!(spec.node_name.as_deref(), Some("n1"));
     assert_eq!(spec.scheduler_name.as_deref(), Some("other"));
     assert_eq!(spec.scheduling_gates, ["g"]);
-    assert_eq!(spec.resource_claims, ["r"]);
+    assert_eq!(spec.resource_claims, ["r", "t"]);
+    assert_eq!(spec.resource_claim_templates, [("t".to_owned(), "z".to_owned())].into());
     assert!(!format!("{:?}", desired.workloads).contains("secret"));
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Templates do not contain images and commands. Invariant: the output parses to the same template.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value as Json, json};
 
 use crate::model::pod::{
@@ -79,6 +81,7 @@ fn spec(spec: &PodSpec, pod: Option<&str>) -> Json {
         host_network,
         termination_grace_seconds,
         resource_claims,
+        resource_claim_templates,
     } = spec;
     let named =
         |names: &[String]| -> Json { names.iter().map(|name| json!({ "name": name })).collect() };
@@ -113,8 +116,18 @@ fn spec(spec: &PodSpec, pod: Option<&str>) -> Json {
         .set("schedulingGates", named(scheduling_gates))
         .set("hostNetwork", json!(host_network))
         .set("terminationGracePeriodSeconds", json!(termination_grace_seconds))
-        .set("resourceClaims", named(resource_claims))
+        .set("resourceClaims", claims(resource_claims, resource_claim_templates))
         .into_json()
+}
+
+fn claims(names: &[String], templates: &BTreeMap<String, String>) -> Json {
+    let claim = |name: &String| {
+        ObjectFields::default()
+            .set("name", json!(name))
+            .set("resourceClaimTemplateName", json!(templates.get(name)))
+            .into_json()
+    };
+    names.iter().map(claim).collect()
 }
 
 fn all<T>(items: &[T], convert: impl Fn(&T) -> Json) -> Json {

@@ -55,7 +55,7 @@ fn top_level_workload_owns_the_pod() {
     ];
     let jobs = cached_objects(JOBS, jobs);
     let others = [(REPLICA_SETS.path, &sets), (JOBS.path, &jobs)].into();
-    let objects = assemble(&mut pods, &others);
+    let objects = assemble(&mut pods, &others, None);
     assert_eq!(objects.pods.len(), cases.len(), "{:?}", objects.unread);
     for (pod, (_, kind, owner, expected)) in objects.pods.iter().zip(cases) {
         let found = pod.owner.as_ref().map(|id| (id.kind, id.name.to_string()));
@@ -79,7 +79,7 @@ fn observations_share_unchanged_pods() {
     let sets =
         |owner| cached_objects(REPLICA_SETS, vec![owned("api-7f", "apps/v1", "Deployment", owner)]);
     let cached = |pods: &mut ObjectCache, owner| {
-        assemble(pods, &[(REPLICA_SETS.path, &sets(owner))].into()).pods
+        assemble(pods, &[(REPLICA_SETS.path, &sets(owner))].into(), None).pods
     };
     let (first, again) = (cached(&mut pods, "api"), cached(&mut pods, "api"));
     assert!(first.iter().zip(&again).all(|(a, b)| Arc::ptr_eq(a, b)));
@@ -123,7 +123,7 @@ fn unreadable_object_concerns_its_own_nodes_only() {
         HORIZONTAL,
         vec![json!({ "metadata": { "name": "api", "namespace": "web" }, "spec": 7 })],
     );
-    let objects = assemble(&mut pods, &[(HORIZONTAL.path, &horizontal)].into());
+    let objects = assemble(&mut pods, &[(HORIZONTAL.path, &horizontal)].into(), None);
     assert_eq!(objects.unread, [""; 0], "the list is complete");
     let found: Vec<(&str, Vec<&str>, bool)> = objects
         .unread_objects
@@ -149,4 +149,44 @@ fn unreadable_object_concerns_its_own_nodes_only() {
     assert!(pods.remove("web/fine").expect("it is cached").into_content().is_ok());
     let names: Vec<&str> = objects.pods.iter().map(|pod| &*pod.name).collect();
     assert_eq!(names, ["bound", "fine"], "no node is planned for a pending unreadable pod");
+}
+
+#[test]
+fn devices_that_may_not_be_listed_are_unread() {
+    let unread = |claims: Json, left_out: Option<&LeftOut>| {
+        let mut pod = owned("a", "apps/v1", "StatefulSet", "db");
+        pod["spec"]["resourceClaims"] = claims;
+        assemble(&mut cached_objects(PODS, vec![pod]), &BTreeMap::new(), left_out).unread
+    };
+    let claims = || json!([{ "name": "gpu", "resourceClaimTemplateName": "one" }]);
+    let forbidden = LeftOut::Forbidden("resourceslices is forbidden".to_owned());
+    assert_eq!(unread(json!([]), Some(&forbidden)), [""; 0], "no pod claims devices");
+    assert_eq!(unread(claims(), None), [""; 0]);
+    assert_eq!(unread(claims(), Some(&LeftOut::NotServed)), [""; 0]);
+    let [found] = &unread(claims(), Some(&forbidden))[..] else { panic!("one list") };
+    assert!(found.contains("resourceslices is forbidden"), "{found}");
+}
+
+#[test]
+fn published_devices_are_resources_of_their_node() {
+    let node = json!({
+        "metadata": { "name": "n", "uid": "u", "creationTimestamp": "2026-11-21T09:00:00Z" },
+        "spec": {}, "status": { "allocatable": { "cpu": "4", "memory": "1Gi", "pods": "9" } }
+    });
+    let slice = json!({
+        "metadata": { "name": "n-gpu" },
+        "spec": {
+            "driver": "neuron.aws.com", "nodeName": "n",
+            "pool": { "name": "n", "generation": 1, "resourceSliceCount": 1 },
+            "devices": [{ "name": "neuron-0" }, { "name": "neuron-1" }]
+        }
+    });
+    let broken = json!({ "metadata": { "name": "odd" }, "spec": { "nodeName": "n" } });
+    let nodes = cached_objects(NODES, vec![node]);
+    let slices = cached_objects(RESOURCE_SLICES, vec![slice, broken]);
+    let others = [(NODES.path, &nodes), (RESOURCE_SLICES.path, &slices)].into();
+    let objects = assemble(&mut ObjectCache::new(), &others, None);
+    assert_eq!(objects.nodes[0].allocatable.extended["aws.amazon.com/neuron"], 2);
+    let [odd] = &objects.unread_objects[..] else { panic!("{:?}", objects.unread_objects) };
+    assert_eq!((odd.object.as_str(), odd.nodes.len()), ("ResourceSlice odd", 1));
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::demand::Unsupported;
+use crate::model::desired::{DeviceAmount, DeviceClaim, DeviceRequest, Scale, Workload};
 use crate::plan::wire::PlacementRow;
 
 pub(super) const DEFECTS: &[Defect] = &[
@@ -43,6 +44,12 @@ pub(super) const DEFECTS: &[Defect] = &[
     ("fit/unsupported", "pods with an unsupported feature", |_, i| {
         shape(i, "batch", |shape| shape.unsupported.push(Unsupported::SchedulingGates));
     }),
+    ("fit/devices", "claimed devices that are not requested", |_, i| {
+        claim_devices(i, "gpu.nvidia.com");
+    }),
+    ("fit/devices", "claimed devices that are not known", |_, i| {
+        claim_devices(i, "mig.nvidia.com");
+    }),
     ("fit/cordoned", "pods on a cordoned node", |p, i| {
         i.observed.nodes.get_mut("n0").unwrap().unschedulable = true;
         move_pods(p, "batch", "3", "0");
@@ -68,3 +75,22 @@ pub(super) const DEFECTS: &[Defect] = &[
         p.capacity.placements.insert(0, twice);
     }),
 ];
+
+/// Declares `batch` with a claim for one device of a class.
+fn claim_devices(inputs: &mut Inputs, class: &str) {
+    let mut template = crate::testing::pods::template(100, 100);
+    template.spec.resource_claims = vec!["gpu".to_owned()];
+    template.spec.resource_claim_templates = [("gpu".to_owned(), "one".to_owned())].into();
+    let id = workload("batch");
+    let request = DeviceRequest {
+        name: "gpu".to_owned(),
+        class: class.to_owned(),
+        selectors: Vec::new(),
+        amount: DeviceAmount::Exactly(1),
+    };
+    let claim = DeviceClaim { requests: vec![request], is_constrained: false };
+    inputs.desired.claim_templates.insert((id.namespace.clone(), "one".to_owned()), claim);
+    let origin = Origin::new("batch.yaml", 1);
+    let declared = Workload::new(id.clone(), origin, Scale::Replicas(1), template.into());
+    inputs.desired.workloads.insert(id, declared);
+}
