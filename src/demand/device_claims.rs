@@ -85,9 +85,8 @@ impl<'a> DeviceClaims<'a> {
                 ));
             };
             let of_template = |reason| format!("ResourceClaimTemplate {template}: {reason}");
-            combine(&mut devices, &self.claimed(declared).map_err(of_template)?, |a, b| {
-                a.saturating_add(b)
-            });
+            let claimed = self.claimed(declared).map_err(of_template)?;
+            combine(&mut devices, &claimed, i64::saturating_add);
         }
         Ok(devices)
     }

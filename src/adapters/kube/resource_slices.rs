@@ -132,10 +132,9 @@ mod tests {
 
     fn slice(node: &str, generation: i64, count: usize, types: &[Option<&str>]) -> Json {
         let device = |kind: &Option<&str>| {
-            json!({
-                "name": "d",
-                "attributes": kind.map(|kind| json!({ "type": { "string": kind } })).unwrap_or(json!({}))
-            })
+            let attributes =
+                kind.map_or_else(|| json!({}), |kind| json!({ "type": { "string": kind } }));
+            json!({ "name": "d", "attributes": attributes })
         };
         json!({
             "metadata": { "name": "s" },
