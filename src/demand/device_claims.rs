@@ -26,8 +26,8 @@ struct Driver {
 }
 
 /// Sources: <https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu> and
-/// <https://docs.aws.amazon.com/eks/latest/userguide/device-management-neuron.html>. Both forbid the
-/// device plugin beside the driver on a node.
+/// <https://docs.aws.amazon.com/eks/latest/userguide/device-management-neuron.html>. AWS forbids the
+/// Neuron device plugin beside the driver on a node; NVIDIA runs one of both in a cluster.
 const DRIVERS: [Driver; 2] = [
     Driver { name: "gpu.nvidia.com", resource: "nvidia.com/gpu", device_type: Some("gpu") },
     Driver { name: "neuron.aws.com", resource: "aws.amazon.com/neuron", device_type: None },
