@@ -51,6 +51,8 @@ pub(crate) struct Faults {
     pub(crate) lost_calls: u64,
     /// Seconds that planning takes, and planning again.
     pub(crate) planning_seconds: u64,
+    /// Seconds that a launch waits before EC2 takes it, as under a rate limit.
+    pub(crate) launch_seconds: u64,
     /// True if the repository cannot be read.
     pub(crate) repository_down: bool,
     /// Reads of a commit by name that fail.

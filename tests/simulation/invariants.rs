@@ -66,6 +66,8 @@ pub(crate) struct InvariantChecks {
     launched_instances: BTreeMap<InstanceId, (Timestamp, ChangeId)>,
     /// Number of applied plans.
     applied_plans: u64,
+    /// Changes of other plans that each applied plan counts as instances, by its number.
+    counted_launches: BTreeMap<u64, BTreeSet<ChangeId>>,
     /// Applies in progress by replica, from its last status.
     applying: BTreeMap<usize, BTreeSet<PlanId>>,
     /// Launches that were no longer needed when their plan was last made again.
@@ -157,6 +159,8 @@ struct ApplyStart<'a> {
     begun: &'a BTreeMap<Address, EarlierLaunch>,
     /// True if the apply waits until launched instances are Ready.
     waits: bool,
+    /// Launches of other plans that the plan counts.
+    under_way: &'a [Instance],
 }
 
 impl InvariantChecks {
@@ -231,9 +235,15 @@ impl InvariantChecks {
             }
             self.check_uncordon(effect, step);
             self.check_eviction_time(effect, step);
-            if let Effect::Apply { plan, previous_attempts, wait_until_ready, .. } = effect {
-                let start = ApplyStart { plan, begun: previous_attempts, waits: *wait_until_ready };
-                self.check_apply(&start, step);
+            if let Effect::Apply {
+                plan,
+                previous_attempts: begun,
+                wait_until_ready: waits,
+                launches_under_way: under_way,
+                ..
+            } = effect
+            {
+                self.check_apply(&ApplyStart { plan, begun, waits: *waits, under_way }, step);
             }
         }
     }
@@ -241,7 +251,7 @@ impl InvariantChecks {
     /// Checks a plan at the start of its apply. A launch that an earlier apply requested keeps its
     /// change. Every other launch has a change of its own.
     fn check_apply(&mut self, start: &ApplyStart<'_>, step: &ReplicaStep<'_>) {
-        let ApplyStart { plan, begun, waits: _ } = *start;
+        let ApplyStart { plan, begun, waits: _, under_way } = *start;
         let ReplicaStep { now, replica, status, settings, .. } = *step;
         if plan.errored || !plan.applyable {
             self.fail(now, "I18: a plan that is not applyable is applied");
@@ -258,8 +268,11 @@ impl InvariantChecks {
         self.check_quarantine(&launched, status, now);
         self.check_observed_resources(&launched, replica, now);
         self.check_unschedulable_nodes(plan, replica, now);
-        self.check_recent_launches(&launched, begun, step);
+        self.check_recent_launches(&launched, begun, under_way, step);
         if rows(plan, WaveStep::Retire).next().is_some() {
+            if !under_way.is_empty() {
+                self.fail(now, "I13: a plan with removals counts launches under way");
+            }
             self.check_removal_allowed(step);
             self.check_mass_removal(plan, settings, now);
         }
@@ -268,13 +281,14 @@ impl InvariantChecks {
 
     /// Records the start of a CI apply. The budgets of the controller exclude it.
     pub(crate) fn record_ci_apply(&mut self, plan: &Plan) {
-        self.record_plan(&ApplyStart { plan, begun: &BTreeMap::new(), waits: true });
+        let begun = &BTreeMap::new();
+        self.record_plan(&ApplyStart { plan, begun, waits: true, under_way: &[] });
         self.applying.insert(APPLY, [plan.capacity.plan_id.clone()].into());
     }
 
     /// Records the launches and removals of an applied plan.
     fn record_plan(&mut self, start: &ApplyStart<'_>) {
-        let ApplyStart { plan, begun, waits } = *start;
+        let ApplyStart { plan, begun, waits, under_way } = *start;
         self.drains.entry(plan.capacity.plan_id.clone()).or_default();
         let launched: Vec<&ResourceChange> = rows(plan, WaveStep::Launch).collect();
         let plan_id = &plan.capacity.plan_id;
@@ -293,6 +307,7 @@ impl InvariantChecks {
             before.unwrap_or_else(|| change_id(plan_id, address))
         };
         self.applied_plans += 1;
+        self.counted_launches.insert(self.applied_plans, changes_of(under_way).collect());
         self.dropped_launches.remove(plan_id);
         for row in &launched {
             let Some(node) = row.change.after.clone() else { continue };
@@ -471,6 +486,12 @@ impl InvariantChecks {
         self.check_unique_changes(observed, now);
         self.check_read_rate(reads, now);
     }
+}
+
+/// Returns the changes that launched these instances.
+fn changes_of(instances: &[Instance]) -> impl Iterator<Item = ChangeId> {
+    let tags = instances.iter().filter_map(|instance| instance.tags.get(tag::CHANGE));
+    tags.map(|change| ChangeId::from(change.as_str()))
 }
 
 fn rows(plan: &Plan, step: WaveStep) -> impl Iterator<Item = &ResourceChange> {

@@ -2,6 +2,7 @@
 
 mod outdated;
 mod removals;
+mod under_way;
 
 use jiff::Timestamp;
 

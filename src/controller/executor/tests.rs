@@ -5,7 +5,7 @@ use crate::apply::PodNomination;
 use crate::apply::Replan as _;
 use crate::catalog::Catalog;
 use crate::model::ids::NodeName;
-use crate::model::observed::{Instance, InstanceState, Node, Pod};
+use crate::model::observed::{Instance, InstanceState, Node, Pod, tag};
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::units::MilliCpu;
 use crate::plan::RevalidatedPlan;
@@ -63,6 +63,7 @@ fn equal_observation_needs_no_replanning() {
             planner: &planner,
             plan,
             excluded_instances: without,
+            launches_under_way: Vec::new(),
             pods: PodScope::Declared,
             planned_world: over,
         };
@@ -120,6 +121,7 @@ fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
         planner: &planner,
         plan,
         excluded_instances: without,
+        launches_under_way: Vec::new(),
         pods: PodScope::Declared,
         planned_world: over,
     };
@@ -129,6 +131,35 @@ fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
 
 fn only_launches() -> Plan {
     sample_plan::plan().only(WaveStep::Launch)
+}
+
+#[test]
+fn launch_under_way_that_ec2_lists_by_now_needs_no_replanning() {
+    let under_way = |id: &str| {
+        let mut instance = world::managed_instance(id, "");
+        instance.tags.extend([(tag::CHANGE.to_owned(), "change".to_owned())]);
+        instance
+    };
+    for (what, listed, counted, again) in [
+        ("not listed", None, true, 0),
+        ("listed", Some(under_way("i-7")), true, 0),
+        ("not counted", Some(under_way("i-7")), false, 1),
+    ] {
+        let planner = CountingPlanner(Cell::new(0));
+        let over = world(0, &["a"]).with_instance(under_way("launch-change"));
+        let launches_under_way = if counted { vec![under_way("launch-change")] } else { vec![] };
+        let revalidation = Revalidation {
+            planner: &planner,
+            plan: Arc::new(only_launches()),
+            excluded_instances: Vec::new(),
+            launches_under_way,
+            pods: PodScope::Declared,
+            planned_world: Some(Arc::new(over)),
+        };
+        let now = listed.into_iter().fold(world(1, &["a"]), Observed::with_instance);
+        poll_once(revalidation.replan(&only_launches(), &now)).expect("at once");
+        assert_eq!(planner.0.get(), again, "{what}");
+    }
 }
 
 #[test]
@@ -202,6 +233,7 @@ fn replanning_excludes_interrupted_instances() {
             planner: &planner,
             plan,
             excluded_instances: without,
+            launches_under_way: Vec::new(),
             pods: PodScope::Declared,
             planned_world: over,
         };

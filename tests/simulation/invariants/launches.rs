@@ -12,7 +12,9 @@ use fleetwright::plan::wire::{Alternative, Amount, NodeState, ResourceChange, Re
 use jiff::Timestamp;
 
 use super::budgets::rate_excess;
-use super::{APPLY, InvariantChecks, LISTED_WITHIN, ObservedFleet, RecordedCall, ReplicaStep};
+use super::{
+    APPLY, InvariantChecks, LISTED_WITHIN, ObservedFleet, RecordedCall, ReplicaStep, changes_of,
+};
 
 /// A launch of an applied plan.
 #[derive(Clone)]
@@ -136,11 +138,16 @@ impl InvariantChecks {
     }
 
     /// I13: a caller requests no launch before it has seen all recent launches of other plans, by a
-    /// reply or in a list. The launches of one plan are concurrent.
+    /// reply or in a list. The launches of one plan are concurrent, and so are those of a plan and of
+    /// the plans whose launches it counts.
     fn check_launches_known(&mut self, call: &RecordedCall, change: &ChangeId, begun: u64) {
         let heard = self.launched.get(&call.replica);
         let other = self.recent_launches(call.at).find(|(id, other)| {
-            let beside = self.approved.get(*other).is_some_and(|launch| launch.begun == begun);
+            let beside = self.approved.get(*other).is_some_and(|launch| {
+                launch.begun == begun
+                    || self.counts(begun, other)
+                    || self.counts(launch.begun, change)
+            });
             let known = call.listed_instances.contains(*id)
                 || heard.is_some_and(|all| all.contains_key(*id));
             *other != change && !beside && !known
@@ -151,13 +158,19 @@ impl InvariantChecks {
         }
     }
 
+    /// Returns whether an applied plan counts a launch of another plan.
+    fn counts(&self, plan: u64, change: &ChangeId) -> bool {
+        self.counted_launches.get(&plan).is_some_and(|all| all.contains(change))
+    }
+
     /// I13: the observation of a plan with new launches contains all recent instances, with or
-    /// without a reply. Exceptions are launches that the plan requests again, and terminated
-    /// instances.
+    /// without a reply. Exceptions are launches that the plan counts or requests again, and
+    /// terminated instances.
     pub(super) fn check_recent_launches(
         &mut self,
         launched: &[&ResourceChange],
         begun: &BTreeMap<Address, EarlierLaunch>,
+        under_way: &[Instance],
         step: &ReplicaStep<'_>,
     ) {
         let own = launched.iter().filter(|row| row.kind == ResourceKind::Ec2Instance);
@@ -166,8 +179,11 @@ impl InvariantChecks {
             return;
         }
         let again: BTreeSet<&ChangeId> = begun.values().map(|before| &before.change).collect();
+        let under_way: BTreeSet<ChangeId> = changes_of(under_way).collect();
         let missing = self.recent_launches(over.at).find(|(id, change)| {
-            let counted = over.instances.contains(*id) || self.terminated.contains(*id);
+            let counted = over.instances.contains(*id)
+                || self.terminated.contains(*id)
+                || under_way.contains(*change);
             !counted && !again.contains(*change)
         });
         if let Some((id, _)) = missing {
