@@ -286,7 +286,11 @@ impl ControllerState {
             }
             Step::Blocked { .. } => self.counters.count(Counter::EvictionsBlocked),
             Step::NodeWriteFailed { .. } => self.counters.count_error("kubernetes"),
-            Step::Found { .. } => self.on_launch_answered(ticket, event.address.as_ref()),
+            Step::Found { instance_id } => {
+                // The apply has observed it; the last observation here may be older.
+                self.note_answer(ticket, event.address.as_ref(), instance_id, None);
+                self.on_launch_answered(ticket, event.address.as_ref());
+            }
             Step::Unanswered => {
                 if run.is_launching {
                     run.unanswered_launches.extend(event.address.clone());
@@ -467,6 +471,7 @@ impl ControllerState {
         let run = self.applies.runs.get_mut(&ticket).filter(|_| may_record);
         if let (Some(run), Some(persisted)) = (run, &mut self.persistence.loaded) {
             inflight_launches::record_attempt(&mut persisted.in_doubt_launches, &address, attempt);
+            run.note_requested_offering(&address, attempt);
             run.pending_attempts.insert(address, attempt);
         } else {
             effects.push(Effect::AnswerOfferingAttempt { ticket, address, is_persisted: false });

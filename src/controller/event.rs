@@ -295,7 +295,7 @@ pub enum Effect {
         /// Earlier attempts of its launches.
         previous_attempts: BTreeMap<Address, apply::EarlierLaunch>,
         /// Launches of other applies that the plan counts as instances.
-        launches_under_way: Vec<Instance>,
+        launches_in_progress: Vec<Instance>,
     },
     /// Allow or refuse the next offering of a launch.
     AnswerOfferingAttempt {

@@ -199,7 +199,7 @@ struct ApplyOptions {
     wait_until_ready: bool,
     running_pods_only: bool,
     previous_attempts: BTreeMap<Address, apply::EarlierLaunch>,
-    launches_under_way: Vec<Instance>,
+    launches_in_progress: Vec<Instance>,
 }
 
 /// Cache of planners.
@@ -346,7 +346,7 @@ where
                 wait_until_ready,
                 running_pods_only,
                 previous_attempts,
-                launches_under_way,
+                launches_in_progress,
             } => self.apply(
                 ticket,
                 &commit,
@@ -356,7 +356,7 @@ where
                     wait_until_ready,
                     running_pods_only,
                     previous_attempts,
-                    launches_under_way,
+                    launches_in_progress,
                 },
             ),
             Effect::Cordon { instance, node, reason } => {
@@ -488,7 +488,7 @@ where
             wait_until_ready,
             running_pods_only,
             previous_attempts,
-            launches_under_way,
+            launches_in_progress,
         } = options;
         let ExternalPorts { cloud, cluster, clock, signals, .. } = self.ports;
         let Some(planner) = self.planner(commit) else {
@@ -514,7 +514,7 @@ where
                 planner: &*planner,
                 plan: Arc::clone(&plan),
                 excluded_instances,
-                launches_under_way,
+                launches_in_progress,
                 pods,
                 planned_world,
             };

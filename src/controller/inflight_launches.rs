@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::launches_under_way::CurrentRequests;
+use super::launches_in_progress::CurrentRequests;
 use super::planning_snapshot::EC2_VISIBILITY_MAX;
 use super::reconcile;
 use crate::apply::EarlierLaunch;

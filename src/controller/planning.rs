@@ -62,7 +62,7 @@ pub(super) struct PlanningInput {
     /// Interrupted instances, which the plan treats as gone.
     pub(super) interrupted: BTreeSet<InstanceId>,
     /// Launches of applies in progress that `world` has as instances.
-    pub(super) under_way: Vec<Instance>,
+    pub(super) launches_in_progress: Vec<Instance>,
 }
 
 /// A plan that is being made.
@@ -188,12 +188,12 @@ impl PlanningState {
 
     /// Notes that the plan leaves nothing to do, and whether it also leaves nothing to launch. A
     /// plan with excluded or blocked launches does not count as covered, nor does one that counts
-    /// launches under way: they may fail.
+    /// launches in progress: they may fail.
     pub(super) fn note_settled(&mut self, planning: &PlanningRun, plan: &Plan) {
         self.settled_version = Some(planning.interruptions_version);
         let whole =
             planning.scope.excluded_addresses.is_empty() && self.replacements.is_unblocked();
-        let whole = whole && planning.input.under_way.is_empty();
+        let whole = whole && planning.input.launches_in_progress.is_empty();
         let all = whole && launched_rows(plan).next().is_none();
         self.covered_version = all.then_some(planning.interruptions_version);
     }

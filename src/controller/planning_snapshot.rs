@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::launches_under_way::{LaunchesUnderWay, add_instances};
+use super::launches_in_progress::{LaunchesInProgress, add_instances};
 use super::persisted_state::CLOCK_SKEW_MAX;
 use crate::apply::is_pending;
 use crate::model::ids::{InstanceId, NodeName, WorkloadKind};
@@ -130,27 +130,27 @@ impl UnobservedChanges {
 }
 
 /// Returns the observation to plan from: without interrupted instances, with terminated instances
-/// shown as such, with launches under way, and without offerings that lack capacity. An unchanged observation is shared,
-/// because a fleet is large and mostly idle.
+/// shown as such, with launches in progress, and without offerings that lack capacity. An unchanged
+/// observation is shared, because a fleet is large and mostly idle.
 pub(super) fn planning_snapshot(
     observed: &Arc<Observed>,
     changes: &UnobservedChanges,
     interrupted: &BTreeSet<InstanceId>,
     unavailable_offerings: Vec<Exclusion>,
     planned_pods: &PlannedPods,
-    under_way: LaunchesUnderWay,
+    launches: LaunchesInProgress,
 ) -> Arc<Observed> {
     let visible = |id: &&InstanceId| observed.instances.contains_key(*id);
     let mut terminated = changes.terminated_at.keys().filter(visible).peekable();
     let is_unchanged =
         terminated.peek().is_none() && interrupted.is_empty() && unavailable_offerings.is_empty();
-    if is_unchanged && planned_pods.is_empty() && under_way.instances.is_empty() {
+    if is_unchanged && planned_pods.is_empty() && launches.instances.is_empty() {
         return Arc::clone(observed);
     }
     let mut world = Observed::clone(observed);
     world.planned_pods.clone_from(planned_pods);
-    add_instances(&mut world, &under_way.instances);
-    world.planned_pods.extend(under_way.planned_pods);
+    add_instances(&mut world, &launches.instances);
+    world.planned_pods.extend(launches.planned_pods);
     for id in terminated {
         if let Some(instance) = world.instances.get_mut(id) {
             instance.state = InstanceState::ShuttingDown;

@@ -15,7 +15,7 @@ use super::counters::Counter;
 use super::event::{Effect, PlanScope, Ticket};
 use super::gates::{self, GateContext, GateDecision, evaluate_gates};
 use super::interruption::{PlannedReplacements, StepScope};
-use super::launches_under_way::expected_instances;
+use super::launches_in_progress::expected_instances;
 use super::narrow_scope::narrowed_scope;
 use super::observation::BUSY_REFRESH;
 use super::observation_diff::is_same_world;
@@ -150,8 +150,8 @@ impl ControllerState {
         let fallback_since =
             inflight_launches::fallback_since(&persisted.in_doubt_launches, &requests)
                 .unwrap_or(Timestamp::MAX);
-        let under_way = self.applies.launches_under_way(&seen, &self.observation.unobserved);
-        let launches_under_way = under_way.instances.clone();
+        let launches = self.applies.launches_in_progress(&seen, &self.observation.unobserved);
+        let launches_in_progress = launches.instances.clone();
         let interrupted = self.interruptions.planned_as_gone();
         let world = planning_snapshot::planning_snapshot(
             &seen,
@@ -159,7 +159,7 @@ impl ControllerState {
             &interrupted,
             persisted.unavailable_offerings.exclusions_found_before(fallback_since, self.now),
             &self.planning.planned_pods,
-            under_way,
+            launches,
         );
         let pass = if self.needs_additive_plan_first(&seen) {
             PlanningPass::AdditiveFirst
@@ -182,7 +182,7 @@ impl ControllerState {
         self.planning.replan_at = later(self.now, REPLAN_INTERVAL);
         (self.planning.settled_version, self.planning.covered_version) = (None, None);
         self.planning.interruptions_version = self.interruptions.version();
-        let input = PlanningInput { world, interrupted, under_way: launches_under_way };
+        let input = PlanningInput { world, interrupted, launches_in_progress };
         self.start_planning(input, limits, pass, effects);
     }
 
@@ -468,7 +468,7 @@ impl ControllerState {
         let ticket = self.next_ticket();
         let is_removing = retired_rows(&plan).next().is_some();
         let unanswered_launches = previous_attempts.keys().cloned().collect();
-        let PlanningInput { world, interrupted, under_way } = input;
+        let PlanningInput { world, interrupted, launches_in_progress } = input;
         let expected = expected_instances(&plan, &previous_attempts, &world.cluster.name, self.now);
         let start = Effect::Apply {
             ticket,
@@ -478,7 +478,7 @@ impl ControllerState {
             wait_until_ready: is_removing,
             running_pods_only: self.revisions.serves_substitute(),
             previous_attempts,
-            launches_under_way: under_way,
+            launches_in_progress,
         };
         let waves = plan.capacity.waves.iter();
         let run = ApplyRun {

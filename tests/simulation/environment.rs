@@ -130,6 +130,8 @@ pub(crate) struct SharedWorld {
     pub(crate) kill: KillPoint,
     /// Nodes without our cordon mark that an operator cordoned and has not uncordoned since.
     operator_cordons: RefCell<BTreeSet<Uid>>,
+    /// Time at which an operator uncordoned a node.
+    operator_uncordons: RefCell<BTreeMap<NodeName, Timestamp>>,
     /// Managed instances as EC2 showed them over the last [`STALENESS`].
     stale_instances: RefCell<VecDeque<(Timestamp, Vec<Instance>)>>,
 }
@@ -157,6 +159,7 @@ impl SharedWorld {
             plan_observer: RefCell::default(),
             kill: KillPoint::default(),
             operator_cordons: RefCell::default(),
+            operator_uncordons: RefCell::default(),
             stale_instances: RefCell::default(),
         })
     }
@@ -191,6 +194,10 @@ impl SharedWorld {
         operator_cordons.remove(&node.uid);
         if on && node.cordon_reason().is_none() {
             operator_cordons.insert(node.uid.clone());
+        }
+        if !on {
+            let now = self.time.now();
+            self.operator_uncordons.borrow_mut().insert(node.name.clone(), now);
         }
         self.world.update_node(&Node { unschedulable: on, ..node });
     }

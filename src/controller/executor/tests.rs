@@ -63,7 +63,7 @@ fn equal_observation_needs_no_replanning() {
             planner: &planner,
             plan,
             excluded_instances: without,
-            launches_under_way: Vec::new(),
+            launches_in_progress: Vec::new(),
             pods: PodScope::Declared,
             planned_world: over,
         };
@@ -121,7 +121,7 @@ fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
         planner: &planner,
         plan,
         excluded_instances: without,
-        launches_under_way: Vec::new(),
+        launches_in_progress: Vec::new(),
         pods: PodScope::Declared,
         planned_world: over,
     };
@@ -134,25 +134,26 @@ fn only_launches() -> Plan {
 }
 
 #[test]
-fn launch_under_way_that_ec2_lists_by_now_needs_no_replanning() {
-    let under_way = |id: &str| {
+fn launch_in_progress_that_ec2_lists_by_now_needs_no_replanning() {
+    let in_progress = |id: &str| {
         let mut instance = world::managed_instance(id, "");
         instance.tags.extend([(tag::CHANGE.to_owned(), "change".to_owned())]);
         instance
     };
     for (what, listed, counted, again) in [
         ("not listed", None, true, 0),
-        ("listed", Some(under_way("i-7")), true, 0),
-        ("not counted", Some(under_way("i-7")), false, 1),
+        ("listed", Some(in_progress("i-7")), true, 0),
+        ("not counted", Some(in_progress("i-7")), false, 1),
     ] {
         let planner = CountingPlanner(Cell::new(0));
-        let over = world(0, &["a"]).with_instance(under_way("launch-change"));
-        let launches_under_way = if counted { vec![under_way("launch-change")] } else { vec![] };
+        let over = world(0, &["a"]).with_instance(in_progress("launch-change"));
+        let launches_in_progress =
+            if counted { vec![in_progress("launch-change")] } else { vec![] };
         let revalidation = Revalidation {
             planner: &planner,
             plan: Arc::new(only_launches()),
             excluded_instances: Vec::new(),
-            launches_under_way,
+            launches_in_progress,
             pods: PodScope::Declared,
             planned_world: Some(Arc::new(over)),
         };
@@ -233,13 +234,32 @@ fn replanning_excludes_interrupted_instances() {
             planner: &planner,
             plan,
             excluded_instances: without,
-            launches_under_way: Vec::new(),
+            launches_in_progress: Vec::new(),
             pods: PodScope::Declared,
             planned_world: over,
         };
         poll_once(revalidation.replan(&sample_plan::plan(), &whole)).expect("at once");
         assert_eq!(planner.0.get(), again);
     }
+}
+
+#[test]
+fn interrupted_launch_in_progress_is_no_capacity() {
+    let planner = CountingPlanner(Cell::new(0));
+    let launched = world::managed_instance("i-7", "");
+    let stopping = Instance { state: InstanceState::Stopping, ..launched.clone() };
+    let over = world(0, &["a"]).with_instance(stopping);
+    let revalidation = Revalidation {
+        planner: &planner,
+        plan: Arc::new(sample_plan::plan()),
+        excluded_instances: vec!["i-7".into()],
+        launches_in_progress: vec![launched],
+        pods: PodScope::Declared,
+        planned_world: Some(Arc::new(over)),
+    };
+    let now = world(1, &["a"]);
+    poll_once(revalidation.replan(&sample_plan::plan(), &now)).expect("at once");
+    assert_eq!(planner.0.get(), 0, "the plan treats it as gone");
 }
 
 #[test]

@@ -418,8 +418,9 @@ impl SignalSource for Replica {
     async fn acknowledge(&self, receipt: &str) -> Result<(), PortError> {
         let by = self.write_call("acknowledge message").await?;
         let message = self.shared.queue.borrow_mut().remove(receipt);
-        let open =
-            message.map(|message| self.shared.unhandled_instances(&message)).unwrap_or_default();
+        let open = message
+            .map(|message| self.shared.unhandled_instances(&by, &message))
+            .unwrap_or_default();
         self.shared.note(&by, CallKind::Acknowledge(receipt.to_owned(), open));
         self.reply("acknowledge message").await
     }

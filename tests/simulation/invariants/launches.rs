@@ -8,12 +8,16 @@ use fleetwright::controller::Status;
 use fleetwright::model::desired::ControllerSettings;
 use fleetwright::model::ids::{Address, ChangeId, InstanceId, PlanId, PoolName};
 use fleetwright::model::observed::{Instance, Observed, tag};
-use fleetwright::plan::wire::{Alternative, Amount, NodeState, ResourceChange, ResourceKind};
+use fleetwright::plan::Plan;
+use fleetwright::plan::wire::{
+    Alternative, Amount, NodeState, ResourceChange, ResourceKind, WaveStep,
+};
 use jiff::Timestamp;
 
 use super::budgets::rate_excess;
 use super::{
     APPLY, InvariantChecks, LISTED_WITHIN, ObservedFleet, RecordedCall, ReplicaStep, changes_of,
+    rows,
 };
 
 /// A launch of an applied plan.
@@ -75,15 +79,11 @@ impl InvariantChecks {
     }
 
     /// I7: plans use the observed resources of a type.
-    pub(super) fn check_observed_resources(
-        &mut self,
-        rows: &[&ResourceChange],
-        replica: usize,
-        now: Timestamp,
-    ) {
-        let observed = self.planning_bases.get(&replica).map(|over| over.allocatable.clone());
+    pub(super) fn check_observed_resources(&mut self, plan: &Plan, replica: usize, now: Timestamp) {
+        let observed = self.base_of(replica, plan).map(|over| over.allocatable.clone());
         let observed = observed.unwrap_or_default();
-        for after in rows.iter().filter_map(|row| row.change.after.as_ref()) {
+        let launched = rows(plan, WaveStep::Launch);
+        for after in launched.filter_map(|row| row.change.after.as_ref()) {
             let kind = after.instance_type.as_ref().map(ToString::to_string).unwrap_or_default();
             let spec = after.spec_digest.clone().unwrap_or_default();
             let Some(known) = observed.get(&(kind.clone(), spec)) else { continue };
@@ -168,22 +168,23 @@ impl InvariantChecks {
     /// terminated instances.
     pub(super) fn check_recent_launches(
         &mut self,
-        launched: &[&ResourceChange],
+        plan: &Plan,
         begun: &BTreeMap<Address, EarlierLaunch>,
-        under_way: &[Instance],
+        in_progress: &[Instance],
         step: &ReplicaStep<'_>,
     ) {
-        let own = launched.iter().filter(|row| row.kind == ResourceKind::Ec2Instance);
-        let Some(over) = self.planning_bases.get(&step.replica) else { return };
-        if own.into_iter().all(|row| begun.contains_key(&row.address)) {
+        let own = rows(plan, WaveStep::Launch);
+        let mut own = own.filter(|row| row.kind == ResourceKind::Ec2Instance);
+        let Some(over) = self.base_of(step.replica, plan) else { return };
+        if own.all(|row| begun.contains_key(&row.address)) {
             return;
         }
         let again: BTreeSet<&ChangeId> = begun.values().map(|before| &before.change).collect();
-        let under_way: BTreeSet<ChangeId> = changes_of(under_way).collect();
+        let in_progress: BTreeSet<ChangeId> = changes_of(in_progress).collect();
         let missing = self.recent_launches(over.at).find(|(id, change)| {
             let counted = over.instances.contains(*id)
                 || self.terminated.contains(*id)
-                || under_way.contains(*change);
+                || in_progress.contains(*change);
             !counted && !again.contains(*change)
         });
         if let Some((id, _)) = missing {

@@ -102,7 +102,7 @@ impl ViolationTrace {
             wait_until_ready: waits,
             running_pods_only: running,
             previous_attempts: begun,
-            launches_under_way: Vec::new(),
+            launches_in_progress: Vec::new(),
         }]);
     }
 

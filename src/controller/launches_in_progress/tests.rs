@@ -1,4 +1,5 @@
 use super::*;
+use crate::apply::EarlierLaunch;
 use crate::controller::reconcile::launched_rows;
 use crate::model::market::CapacityType;
 use crate::model::observed::{InstanceState, Reservation};
@@ -55,6 +56,34 @@ fn answer_replaces_the_planned_offering() {
     assert_eq!((&answered.zone, answered.capacity_type), (&offering.zone, CapacityType::Spot));
     assert_eq!(answered.tags, planned.tags);
     assert_eq!(answered_instance(planned.clone(), &planned.id, None), planned);
+}
+
+#[test]
+fn launch_without_capacity_counts_with_its_next_offering() {
+    let plan = launches();
+    let row = &plan.capacity.alternatives[0];
+    let change = change_id(&"earlier".into(), &row.address);
+    let before = EarlierLaunch { change, attempt_index: 1 };
+    let previous = PriorAttempts::from([(row.address.clone(), before)]);
+    let all = expected_instances(&plan, &previous, "c", at(0)).expect("own launches");
+    let (found, alternative) = (&all[&row.address], &row.offerings[0]);
+    assert_eq!(found.instance_type, alternative.instance_type);
+    assert_eq!((&found.zone, found.capacity_type), (&alternative.zone, alternative.capacity_type));
+}
+
+#[test]
+fn offering_without_a_reservation_uses_none() {
+    let mut planned = expected().into_values().next().expect("a launch");
+    planned.reservation = Some("cr-1".into());
+    let of = |capacity_type: CapacityType| LaunchedOffering {
+        instance_type: planned.instance_type.clone(),
+        zone: planned.zone.clone(),
+        capacity_type,
+        instead_of: None,
+    };
+    let uses = |offering| with_offering(planned.clone(), Some(&of(offering))).reservation;
+    assert_eq!(uses(CapacityType::Reserved), planned.reservation);
+    assert_eq!(uses(CapacityType::OnDemand), None);
 }
 
 #[test]

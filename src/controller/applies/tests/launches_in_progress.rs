@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::observed::{Observed, tag};
+use crate::plan::change_id;
 use crate::testing::world::pod;
 
 /// Observes another pending pod; returns the observation that is planned over, if any.
@@ -75,7 +76,7 @@ fn launch_in_doubt_blocks_those_beside_its_wave() {
 }
 
 #[test]
-fn launches_under_way_cover_no_interruption() {
+fn launches_in_progress_cover_no_interruption() {
     let (mut harness, _) = controller_applying();
     assert!(observe_pod(&mut harness, 10, "a").is_some());
     let mut nothing = launch_plan();
@@ -84,4 +85,34 @@ fn launches_under_way_cover_no_interruption() {
     harness.finish_planning(11, nothing);
     assert!(harness.state().planning.settled_version.is_some(), "nothing is left to do");
     assert_eq!(harness.state().planning.covered_version, None, "its launches may fail");
+}
+
+#[test]
+fn plan_beside_a_wave_counts_the_last_requested_offering() {
+    let (mut harness, ticket) = controller_applying();
+    let address = launch_plan().capacity.alternatives[0].address.clone();
+    let request = |address: &Address| ControllerEvent::OfferingAttemptRequested {
+        ticket,
+        address: address.clone(),
+        attempt: 1,
+    };
+    harness.step_at(10, request(&address));
+    let planned = observe_pod(&mut harness, 11, "a").expect("planned beside the wave");
+    let change = change_id(&launch_plan().capacity.plan_id, &address).to_string();
+    let mut instances = planned.instances.values();
+    let found = instances.find(|instance| instance.tags.get(tag::CHANGE) == Some(&change));
+    let found = found.expect("it counts");
+    let alternative = &launch_plan().capacity.alternatives[0].offerings[0];
+    assert_eq!(found.instance_type, alternative.instance_type);
+    assert_eq!((&found.zone, found.capacity_type), (&alternative.zone, alternative.capacity_type));
+}
+
+#[test]
+fn plan_beside_a_wave_counts_instances_of_earlier_runs() {
+    let (mut harness, ticket) = controller_applying();
+    let all = launches();
+    report_step(&mut harness, 10, ticket, Some(&all[0]), Step::Found { instance_id: "i-7".into() });
+    let planned = observe_pod(&mut harness, 11, "a").expect("planned beside the wave");
+    assert_eq!(changes(&planned).len(), all.len());
+    assert!(changes(&planned).values().any(|id| *id == "i-7"), "{:?}", changes(&planned));
 }

@@ -1,4 +1,4 @@
-//! Launches under way: requested launches that EC2 does not list yet, as the instances that they
+//! Launches in progress: requested launches that EC2 does not list yet, as the instances that they
 //! become.
 //!
 //! A wave of launches takes minutes under the rate limit of EC2. Pods that arrive meanwhile must not
@@ -19,14 +19,15 @@ use super::event::Ticket;
 use super::inflight_launches::{self, PriorAttempts};
 use super::planning_snapshot::{UnobservedChanges, has_new_pending_pods};
 use super::state::ControllerState;
-use crate::apply::LaunchedOffering;
+use crate::apply::{LaunchedOffering, requested_offering};
 use crate::model::ids::{Address, InstanceId, PlanId};
+use crate::model::market::CapacityType;
 use crate::model::observed::{Instance, Observed, PlannedPods, tag};
 use crate::plan::{Plan, change_id, launched_instance, planned_pods_at};
 
-/// Launches under way, with the pods planned for those that EC2 has not answered.
+/// Launches in progress, with the pods planned for those that EC2 has not answered.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LaunchesUnderWay {
+pub(super) struct LaunchesInProgress {
     pub(super) instances: Vec<Instance>,
     pub(super) planned_pods: PlannedPods,
 }
@@ -54,7 +55,10 @@ pub(super) fn expected_instances(
         let mut instance = launched_instance(row, row.change.after.as_ref()?, cluster, now)?;
         instance.id = InstanceId::from(format!("launch-{change}").as_str());
         instance.tags.extend([(tag::CHANGE.to_owned(), change.to_string())]);
-        Some((row.address.clone(), instance))
+        // An earlier apply had no capacity at the offerings before this one.
+        let attempt = previous.get(&row.address).map_or(0, |before| before.attempt_index);
+        let offering = requested_offering(plan, row, attempt);
+        Some((row.address.clone(), with_offering(instance, offering.as_ref())))
     });
     let instances: BTreeMap<_, _> = instances.collect::<Option<_>>()?;
     (instances.len() == super::reconcile::launched_rows(plan).count()).then_some(instances)
@@ -66,13 +70,32 @@ pub(super) fn answered_instance(
     id: &InstanceId,
     offering: Option<&LaunchedOffering>,
 ) -> Instance {
-    let mut instance = Instance { id: id.clone(), ..expected };
+    with_offering(Instance { id: id.clone(), ..expected }, offering)
+}
+
+/// Returns the instance as EC2 launches it at an offering. Only reserved capacity uses a
+/// reservation.
+fn with_offering(mut instance: Instance, offering: Option<&LaunchedOffering>) -> Instance {
     if let Some(LaunchedOffering { instance_type, zone, capacity_type, instead_of: _ }) = offering {
         instance.instance_type = instance_type.clone();
         instance.zone = zone.clone();
         instance.capacity_type = *capacity_type;
+        instance.reservation.take_if(|_| *capacity_type != CapacityType::Reserved);
     }
     instance
+}
+
+impl ApplyRun {
+    /// Notes that a launch requests its next offerings: the instance will be of one of them.
+    pub(super) fn note_requested_offering(&mut self, address: &Address, attempt: u32) {
+        let rows = &self.plan.resource_changes;
+        let row = rows.iter().find(|row| row.address == *address);
+        let offering = row.and_then(|row| requested_offering(&self.plan, row, attempt));
+        let expected = self.expected.as_mut().and_then(|expected| expected.get_mut(address));
+        if let Some(instance) = expected {
+            *instance = with_offering(instance.clone(), offering.as_ref());
+        }
+    }
 }
 
 impl Applies {
@@ -109,31 +132,31 @@ impl Applies {
 
     /// Returns the launches that `observed` lacks. Only a plan beside a wave of launches counts
     /// them: any other plan waits until EC2 lists them.
-    pub(super) fn launches_under_way(
+    pub(super) fn launches_in_progress(
         &self,
         observed: &Observed,
         unobserved: &UnobservedChanges,
-    ) -> LaunchesUnderWay {
+    ) -> LaunchesInProgress {
         if !self.is_launching() {
-            return LaunchesUnderWay::default();
+            return LaunchesInProgress::default();
         }
         let listed = changes_of(observed);
         let is_unlisted = |instance: &&Instance| {
             let change = instance.tags.get(tag::CHANGE);
             change.is_none_or(|change| !listed.contains(change.as_str()))
         };
-        let mut under_way = LaunchesUnderWay::default();
+        let mut found = LaunchesInProgress::default();
         for run in self.launching() {
             let expected = run.expected.iter().flatten();
             for (address, instance) in expected.filter(|(_, instance)| is_unlisted(instance)) {
                 let pods = planned_pods_at(&run.plan, address);
-                under_way.planned_pods.insert(instance.id.clone(), pods);
-                under_way.instances.push(instance.clone());
+                found.planned_pods.insert(instance.id.clone(), pods);
+                found.instances.push(instance.clone());
             }
         }
         let answered = unobserved.answered_launches(observed).filter(is_unlisted);
-        under_way.instances.extend(answered.cloned());
-        under_way
+        found.instances.extend(answered.cloned());
+        found
     }
 }
 
@@ -180,7 +203,7 @@ fn changes_of(observed: &Observed) -> BTreeSet<&str> {
     tags.map(String::as_str).collect()
 }
 
-/// Adds launches under way to an observation. Those into a reservation use its capacity.
+/// Adds launches in progress to an observation. Those into a reservation use its capacity.
 pub(super) fn add_instances(world: &mut Observed, instances: &[Instance]) {
     for instance in instances {
         let reservation = instance.reservation.as_ref();
@@ -191,7 +214,7 @@ pub(super) fn add_instances(world: &mut Observed, instances: &[Instance]) {
     }
 }
 
-/// Makes an observation comparable with the one of a plan that counted launches under way. An
+/// Makes an observation comparable with the one of a plan that counted launches in progress. An
 /// instance that EC2 lists by now has the id that the plan knows.
 pub(super) fn add_launches_of_plan(world: &mut Observed, instances: &[Instance]) {
     let mut listed: BTreeMap<String, InstanceId> = BTreeMap::new();
