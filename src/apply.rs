@@ -45,6 +45,7 @@ mod uncordon;
 mod wave_plan;
 
 pub(crate) use closed_batch::{BatchPods, WaitingNode, batch_pools};
+pub use fallback::requested_offering;
 pub use lease_guard::LeaseGuard;
 pub(crate) use nomination::{
     AcceptedNominations, EARLY_NOMINATIONS_MAX, PlannedNodes, is_pending, nominate,

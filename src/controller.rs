@@ -28,6 +28,7 @@ mod interruption_message;
 mod interruption_queue;
 pub(crate) mod labels;
 mod launches_ahead;
+mod launches_in_progress;
 mod leadership;
 pub mod mass_removal;
 mod move_history;

@@ -21,6 +21,7 @@ mod digest;
 mod drift;
 pub mod forecast;
 mod identity;
+mod launched_instance;
 mod planned_pods;
 mod revalidation;
 mod saved;
@@ -54,6 +55,7 @@ pub use drift::{drift, has_drift, manual_changes};
 pub use identity::{
     PlanSource, change_id, client_token, has_complete_identity, plan_id, set_identity, totals,
 };
+pub use launched_instance::launched_instance;
 pub use planned_pods::{planned_pods, planned_pods_at, planned_pods_on};
 pub use revalidation::RevalidatedPlan;
 pub use saved::{PLAN_BYTES_MAX, ReadPlanError, ReadPlanErrorKind, read_plan};

@@ -1,13 +1,15 @@
 //! Approved alternatives: the requests that offer them to EC2, and the nodes that they provide.
 
+use super::receipt::LaunchedOffering;
 use crate::catalog::{Catalog, InstanceType};
-use crate::model::ids::{InstanceTypeName, Labels, ZoneName};
+use crate::model::ids::{Address, InstanceTypeName, Labels, ZoneName};
 use crate::model::market::{CapacityType, alternative_price_max};
 use crate::model::observed::Instance;
 use crate::model::reason::Alternative;
 use crate::model::requirement::{key, label};
 use crate::model::units::MicroUsd;
-use crate::plan::wire::{Amount, NodeState};
+use crate::plan::Plan;
+use crate::plan::wire::{Amount, NodeState, ResourceChange};
 
 /// Instance type, zone and capacity type of a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,13 +38,55 @@ impl std::fmt::Display for Offering {
     }
 }
 
+/// Returns the offering that a request of the launch of `row` prefers. `None` if the launch has no
+/// such request.
+pub fn requested_offering(
+    plan: &Plan,
+    row: &ResourceChange,
+    attempt_index: u32,
+) -> Option<LaunchedOffering> {
+    let node = row.change.after.as_ref()?;
+    let planned = Offering {
+        instance_type: node.instance_type.clone()?,
+        zone: node.zone.clone()?,
+        capacity_type: node.capacity_type?,
+    };
+    let attempts = attempts_of(plan, &row.address, &planned);
+    let preferred = attempts.get(usize::try_from(attempt_index).ok()?)?.first()?;
+    Some(launched_offering(&attempts, preferred))
+}
+
+/// Returns the record of an offering of these requests. The first request prefers the planned one.
+pub(super) fn launched_offering(
+    attempts: &[Vec<Offering>],
+    offering: &Offering,
+) -> LaunchedOffering {
+    let planned = attempts.first().and_then(|attempt| attempt.first());
+    let instead_of = planned.filter(|planned| *planned != offering).map(ToString::to_string);
+    let Offering { instance_type, zone, capacity_type } = offering.clone();
+    LaunchedOffering { instance_type, zone, capacity_type, instead_of }
+}
+
+/// Returns the offerings of each request of the launch at `address`.
+pub(super) fn attempts_of(
+    plan: &Plan,
+    address: &Address,
+    planned: &Offering,
+) -> Vec<Vec<Offering>> {
+    let capacity = &plan.capacity;
+    let alternatives = capacity.alternatives.iter().filter(|of| of.address == *address);
+    let explained = capacity.explain.iter().find(|of| of.address == *address);
+    let price = explained.and_then(|row| row.hourly_after);
+    launch_attempts(planned, price, alternatives.flat_map(|of| &of.offerings))
+}
+
 /// Returns the offerings of each request of a launch.
 ///
 /// A Spot launch first requests the planned offering and every Spot alternative within the maximum
 /// markup, so that EC2 takes the one with the most capacity. Any other launch first requests the
 /// planned offering alone, because its capacity is not reclaimed. The remaining alternatives follow,
 /// one request for each capacity type.
-pub(super) fn launch_attempts<'a>(
+fn launch_attempts<'a>(
     planned: &Offering,
     price: Option<MicroUsd>,
     alternatives: impl Iterator<Item = &'a Alternative>,
@@ -164,6 +208,25 @@ mod tests {
         let expected: [&[&str]; 3] =
             [&["planned", "near", "edge"], &["full-price", "other-price"], &["dearer"]];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn later_requests_prefer_an_alternative() {
+        let plan = crate::testing::sample_plan::plan();
+        let of = &plan.capacity.alternatives[0];
+        let mut rows = plan.resource_changes.iter();
+        let row = rows.find(|row| row.address == of.address).expect("a launch");
+        let node = row.change.after.as_ref().expect("a launch");
+        let found = |attempt| requested_offering(&plan, row, attempt);
+        let first = found(0).expect("the planned one");
+        assert_eq!(
+            (Some(first.instance_type), first.instead_of),
+            (node.instance_type.clone(), None)
+        );
+        let second = found(1).expect("an alternative");
+        assert_eq!(second.instance_type, of.offerings[0].instance_type);
+        assert!(second.instead_of.is_some());
+        assert_eq!(found(2), None);
     }
 
     #[test]

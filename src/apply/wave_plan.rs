@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::SignedDuration;
 
 use super::EarlierLaunch;
-use super::fallback::{Offering, launch_attempts};
+use super::fallback::{Offering, attempts_of, launched_offering};
 use super::receipt::LaunchedOffering;
 use crate::model::ids::{Address, ChangeId, GroupName, InstanceId, PoolName, WorkloadId};
 use crate::plan::wire::{Action, Condition, NodeState, ResourceChange, ResourceKind, WaveStep};
@@ -105,10 +105,7 @@ pub(super) struct Reader<'p> {
 impl LaunchWork<'_> {
     /// Returns the record of a launched offering.
     pub(super) fn launched(&self, offering: &Offering) -> LaunchedOffering {
-        let planned = self.attempts.first().and_then(|attempt| attempt.first());
-        let instead_of = planned.filter(|planned| *planned != offering).map(ToString::to_string);
-        let Offering { instance_type, zone, capacity_type } = offering.clone();
-        LaunchedOffering { instance_type, zone, capacity_type, instead_of }
+        launched_offering(&self.attempts, offering)
     }
 }
 
@@ -286,11 +283,7 @@ impl<'p> Reader<'p> {
             zone: required(node.zone.as_ref(), || missing("zone"))?,
             capacity_type: required(node.capacity_type.as_ref(), || missing("capacity type"))?,
         };
-        let capacity = &self.plan.capacity;
-        let alternatives = capacity.alternatives.iter().filter(|of| of.address == row.address);
-        let explained = capacity.explain.iter().find(|of| of.address == row.address);
-        let price = explained.and_then(|row| row.hourly_after);
-        Ok(launch_attempts(&planned, price, alternatives.flat_map(|of| &of.offerings)))
+        Ok(attempts_of(self.plan, &row.address, &planned))
     }
 
     fn retire(&self, row: &'p ResourceChange) -> Result<RetireWork<'p>, String> {

@@ -15,6 +15,7 @@ use super::status::{CompletedApply, PartialApply, Status};
 use super::{gates, inflight_launches, reconcile};
 use crate::apply::{ApplyStatus, ChangeOutcome, Event, Outcome, Receipt, Step};
 use crate::model::ids::{Address, Digest, InstanceId, PlanId, PoolName};
+use crate::model::observed::Instance;
 use crate::model::saturating_time::later;
 use crate::model::unavailable_offerings::ExclusionLimits;
 use crate::plan::wire::{Reason, ResourceChange, WaveStep};
@@ -36,6 +37,8 @@ pub(super) struct ApplyRun {
     /// Instances that the plan removes, and those of them that EC2 was asked to terminate.
     pub(super) removed_instances: BTreeSet<InstanceId>,
     pub(super) terminated_instances: BTreeSet<InstanceId>,
+    /// Instances of the launches without an answer; `None` if groups launch some of them.
+    pub(super) expected: Option<BTreeMap<Address, Instance>>,
     /// Launches that EC2 may have received, and whose answer is unknown.
     pub(super) unanswered_launches: BTreeSet<Address>,
     /// Launches that wait until their next offering attempt is persisted.
@@ -247,11 +250,15 @@ impl ControllerState {
         let Some(run) = self.applies.runs.get_mut(&ticket) else { return };
         if let (Step::Finished { step, .. }, Some(address)) = (&event.step, &event.address) {
             run.finished_steps.insert((address.clone(), *step));
+            run.expected.as_mut().and_then(|expected| expected.remove(address));
         }
         match &event.step {
-            Step::Launched { instance_id, .. } | Step::Joined { instance_id } => {
-                self.counters.count(Counter::LaunchesDone);
-                self.on_launch_answered(ticket, event.address.as_ref());
+            Step::Launched { instance_id, offering } => {
+                self.note_answer(ticket, event.address.as_ref(), instance_id, offering.as_ref());
+                self.on_launched(ticket, event.address.as_ref(), instance_id);
+            }
+            Step::Joined { instance_id } => {
+                self.note_answer(ticket, event.address.as_ref(), instance_id, None);
                 self.on_launched(ticket, event.address.as_ref(), instance_id);
             }
             Step::InsufficientCapacity { .. } => {
@@ -279,7 +286,11 @@ impl ControllerState {
             }
             Step::Blocked { .. } => self.counters.count(Counter::EvictionsBlocked),
             Step::NodeWriteFailed { .. } => self.counters.count_error("kubernetes"),
-            Step::Found { .. } => self.on_launch_answered(ticket, event.address.as_ref()),
+            Step::Found { instance_id } => {
+                // The apply has observed it; the last observation here may be older.
+                self.note_answer(ticket, event.address.as_ref(), instance_id, None);
+                self.on_launch_answered(ticket, event.address.as_ref());
+            }
             Step::Unanswered => {
                 if run.is_launching {
                     run.unanswered_launches.extend(event.address.clone());
@@ -347,12 +358,14 @@ impl ControllerState {
         inflight_launches::forget_answered(&mut persisted.in_doubt_launches, address);
         if let Some(run) = self.applies.runs.get_mut(&ticket) {
             run.unanswered_launches.remove(address);
+            run.expected.as_mut().and_then(|expected| expected.remove(address));
         }
     }
 
     fn on_launched(&mut self, ticket: Ticket, address: Option<&Address>, instance: &InstanceId) {
         let now = self.now;
-        self.observation.unobserved.note_launch(instance, now);
+        self.counters.count(Counter::LaunchesDone);
+        self.on_launch_answered(ticket, address);
         let Some(run) = self.applies.runs.get_mut(&ticket) else { return };
         let mut rows = run.plan.resource_changes.iter();
         let row = rows.find(|row| Some(&row.address) == address);
@@ -458,6 +471,7 @@ impl ControllerState {
         let run = self.applies.runs.get_mut(&ticket).filter(|_| may_record);
         if let (Some(run), Some(persisted)) = (run, &mut self.persistence.loaded) {
             inflight_launches::record_attempt(&mut persisted.in_doubt_launches, &address, attempt);
+            run.note_requested_offering(&address, attempt);
             run.pending_attempts.insert(address, attempt);
         } else {
             effects.push(Effect::AnswerOfferingAttempt { ticket, address, is_persisted: false });

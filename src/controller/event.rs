@@ -13,7 +13,7 @@ use crate::apply::{self, NominationAnswer, OpenedBatch, PodNomination, Receipt};
 use crate::model::commit::CommitOrigin;
 use crate::model::desired::{ApplyConditions, ControllerSettings, PoolLimits, UnresolvedPolicy};
 use crate::model::ids::{Address, InstanceId, Namespace, NodeName, PoolName};
-use crate::model::observed::{CordonReason, Exclusion, Node, Observed, Pod};
+use crate::model::observed::{CordonReason, Exclusion, Instance, Node, Observed, Pod};
 use crate::plan::Plan;
 
 /// A revision of the repository: its commit and the settings of the controller in it.
@@ -294,6 +294,8 @@ pub enum Effect {
         running_pods_only: bool,
         /// Earlier attempts of its launches.
         previous_attempts: BTreeMap<Address, apply::EarlierLaunch>,
+        /// Launches of other applies that the plan counts as instances.
+        launches_in_progress: Vec<Instance>,
     },
     /// Allow or refuse the next offering of a launch.
     AnswerOfferingAttempt {

@@ -38,7 +38,7 @@ use crate::apply::{
     self, ApplySettings, Bounds, LaunchWait, LeaseGuard, OfferingAttempts, OpenedBy, apply,
 };
 use crate::model::ids::{Address, InstanceId};
-use crate::model::observed::{ClusterIdentity, Observed};
+use crate::model::observed::{ClusterIdentity, Instance, Observed};
 use crate::plan::Plan;
 use node_writes::{
     cordon, cordon_without_lease, delete_node, evict, terminate_if_unchanged, uncordon,
@@ -199,6 +199,7 @@ struct ApplyOptions {
     wait_until_ready: bool,
     running_pods_only: bool,
     previous_attempts: BTreeMap<Address, apply::EarlierLaunch>,
+    launches_in_progress: Vec<Instance>,
 }
 
 /// Cache of planners.
@@ -345,6 +346,7 @@ where
                 wait_until_ready,
                 running_pods_only,
                 previous_attempts,
+                launches_in_progress,
             } => self.apply(
                 ticket,
                 &commit,
@@ -354,6 +356,7 @@ where
                     wait_until_ready,
                     running_pods_only,
                     previous_attempts,
+                    launches_in_progress,
                 },
             ),
             Effect::Cordon { instance, node, reason } => {
@@ -485,6 +488,7 @@ where
             wait_until_ready,
             running_pods_only,
             previous_attempts,
+            launches_in_progress,
         } = options;
         let ExternalPorts { cloud, cluster, clock, signals, .. } = self.ports;
         let Some(planner) = self.planner(commit) else {
@@ -510,6 +514,7 @@ where
                 planner: &*planner,
                 plan: Arc::clone(&plan),
                 excluded_instances,
+                launches_in_progress,
                 pods,
                 planned_world,
             };

@@ -76,6 +76,8 @@ pub struct GateContext<'a> {
     pub nodes: u32,
     /// Number of unready nodes.
     pub unready: u32,
+    /// Number of requested launches that EC2 has not answered.
+    pub unanswered_requests: usize,
     /// Addresses of changes in progress.
     pub in_progress: BTreeSet<Address>,
     /// True while a removal is in progress. Only one plan at a time removes.

@@ -16,13 +16,15 @@
 //! [`EC2_VISIBILITY_MAX`] from the time at which the last process reads the persisted state, and
 //! only if it has something else to launch.
 //!
-//! Invariant: while the result of a launch is unknown, no other launch begins than that one again.
+//! Invariant: while the result of a launch is unknown and this process does not await its answer, no
+//! other launch begins than that one again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::launches_in_progress::CurrentRequests;
 use super::planning_snapshot::EC2_VISIBILITY_MAX;
 use super::reconcile;
 use crate::apply::EarlierLaunch;
@@ -88,19 +90,21 @@ impl InDoubtLaunches {
 pub(super) type PriorAttempts = BTreeMap<Address, EarlierLaunch>;
 
 /// Registers the launches of `plan` before they are requested; returns those requested before.
+/// Launches that this process requests now (`current`) are not in doubt: the plan counts them.
 ///
 /// # Errors
 /// Returns the time at which other launches in doubt count as not launched, while there are any.
 pub(super) fn register_launches(
     all: &mut Vec<InDoubtLaunches>,
     plan: &Plan,
+    current: &CurrentRequests,
     now: Timestamp,
 ) -> Result<PriorAttempts, Timestamp> {
     let mut new = launch_digests(plan);
     let mut repeated = PriorAttempts::new();
     for entry in all.iter().filter(|entry| entry.attempts < ATTEMPTS_MAX) {
         for (address, row) in &entry.rows {
-            if new.get(address) == Some(row) {
+            if new.get(address) == Some(row) && !current.addresses.contains(address) {
                 new.remove(address);
                 let attempt = entry.offerings.get(address).copied().unwrap_or(0);
                 repeated.insert(
@@ -114,7 +118,10 @@ pub(super) fn register_launches(
         }
     }
     let is_unmatched = |entry: &&InDoubtLaunches| {
-        entry.unlisted > 0 || entry.rows.keys().any(|address| !repeated.contains_key(address))
+        let is_awaited =
+            |address| repeated.contains_key(address) || current.addresses.contains(address);
+        (entry.unlisted > 0 && !current.plans.contains(&entry.plan))
+            || entry.rows.keys().any(|address| !is_awaited(address))
     };
     if let Some(left) = all.iter().find(is_unmatched).filter(|_| !new.is_empty()) {
         return Err(later(left.at, EC2_VISIBILITY_MAX));
@@ -174,9 +181,16 @@ pub(super) fn has_recorded_attempt(
 
 /// Returns since when launches with fallback offerings are in doubt. Offerings found unavailable since
 /// then are ignored until those launches are answered: a plan that used them would decide
-/// differently and could not repeat the requests.
-pub(super) fn fallback_since(all: &[InDoubtLaunches]) -> Option<Timestamp> {
-    all.iter().filter(|entry| !entry.offerings.is_empty()).filter_map(|entry| entry.since).min()
+/// differently and could not repeat the requests. Launches that this process requests now are not
+/// repeated.
+pub(super) fn fallback_since(
+    all: &[InDoubtLaunches],
+    current: &CurrentRequests,
+) -> Option<Timestamp> {
+    let falls_back = |entry: &&InDoubtLaunches| {
+        entry.offerings.keys().any(|address| !current.addresses.contains(address))
+    };
+    all.iter().filter(falls_back).filter_map(|entry| entry.since).min()
 }
 
 /// Forgets a launch that was answered.
@@ -259,12 +273,6 @@ pub(super) fn take_over(all: &mut [InDoubtLaunches], now: Timestamp) {
 /// which of them are requested together. Members that a group
 /// creates are excluded: setting the size of a group is repeatable.
 fn launch_digests(plan: &Plan) -> BTreeMap<Address, String> {
-    let grouped: BTreeSet<&str> = plan
-        .resource_changes
-        .iter()
-        .filter(|row| row.kind == ResourceKind::AutoscalingGroup)
-        .map(|row| row.name.as_str())
-        .collect();
     let mut alternatives: BTreeMap<&Address, Vec<_>> = BTreeMap::new();
     for row in &plan.capacity.alternatives {
         alternatives.entry(&row.address).or_default().push(&row.offerings);
@@ -272,18 +280,24 @@ fn launch_digests(plan: &Plan) -> BTreeMap<Address, String> {
     let explained = plan.capacity.explain.iter();
     let prices: BTreeMap<&Address, _> =
         explained.map(|row| (&row.address, row.hourly_after)).collect();
-    let own = |row: &&ResourceChange| {
-        let pool = row.change.after.as_ref().and_then(|after| after.pool.as_ref());
-        !pool.is_some_and(|pool| grouped.contains(pool.as_str()))
-    };
     let digest = |row: &ResourceChange| {
         let alternatives = alternatives.get(&row.address);
         let price = alternatives.and_then(|_| prices.get(&row.address));
         let decides = (&row.address, &row.change, alternatives, price);
         canonical::short_digest(&decides, DIGEST_LENGTH)
     };
-    let own = reconcile::launched_rows(plan).filter(own);
-    own.map(|row| (row.address.clone(), digest(row))).collect()
+    own_launches(plan).map(|row| (row.address.clone(), digest(row))).collect()
+}
+
+/// Returns the launches of a plan, except of members that a group launches.
+pub(super) fn own_launches(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
+    let groups = plan.resource_changes.iter();
+    let groups = groups.filter(|row| row.kind == ResourceKind::AutoscalingGroup);
+    let grouped: BTreeSet<&str> = groups.map(|row| row.name.as_str()).collect();
+    reconcile::launched_rows(plan).filter(move |row| {
+        let pool = row.change.after.as_ref().and_then(|after| after.pool.as_ref());
+        !pool.is_some_and(|pool| grouped.contains(pool.as_str()))
+    })
 }
 
 #[cfg(test)]
@@ -293,6 +307,15 @@ mod tests {
     use crate::plan::wire::WaveStep;
     use crate::testing::controller::{self, ControllerHarness, at};
     use crate::testing::sample_plan;
+
+    /// Registers the launches of a plan while no other apply requests launches.
+    fn register(
+        all: &mut Vec<InDoubtLaunches>,
+        plan: &Plan,
+        now: Timestamp,
+    ) -> Result<PriorAttempts, Timestamp> {
+        register_launches(all, plan, &CurrentRequests::default(), now)
+    }
 
     /// Returns a later plan with the same decisions.
     fn replanned(plan: &Plan, name: &str) -> Plan {
@@ -315,7 +338,7 @@ mod tests {
         let (plan, mut all) = (sample_plan::plan(), Vec::new());
         assert!(!has_registered(&all, &plan));
         assert_eq!(
-            register_launches(&mut all, &plan, at(0)),
+            register(&mut all, &plan, at(0)),
             Ok(PriorAttempts::new()),
             "nothing was requested before"
         );
@@ -329,43 +352,71 @@ mod tests {
             })
             .collect();
         assert!(expected.len() > 2);
-        assert_eq!(
-            register_launches(&mut all, &replanned(&plan, "later"), at(20)),
-            Ok(expected.clone())
-        );
+        assert_eq!(register(&mut all, &replanned(&plan, "later"), at(20)), Ok(expected.clone()));
         let until = later(at(20), EC2_VISIBILITY_MAX);
-        assert_eq!(register_launches(&mut all, &with_other_decision(&plan), at(30)), Err(until));
+        assert_eq!(register(&mut all, &with_other_decision(&plan), at(30)), Err(until));
         // A part of the plan is nothing new.
         let mut part = replanned(&plan, "part");
         let first = expected.keys().next().expect("some").clone();
         part.capacity.waves.iter_mut().for_each(|wave| wave.addresses.retain(|a| *a != first));
         assert_eq!(
-            register_launches(&mut all, &part, at(40)).map(|repeated| repeated.len()),
+            register(&mut all, &part, at(40)).map(|repeated| repeated.len()),
             Ok(expected.len() - 1)
         );
         // Not forever: by then the requests are no longer identified.
         for n in 2..ATTEMPTS_MAX {
-            assert!(register_launches(&mut all, &plan, at(40 + i64::from(n))).is_ok());
+            assert!(register(&mut all, &plan, at(40 + i64::from(n))).is_ok());
         }
-        assert!(register_launches(&mut all, &plan, at(60)).is_err());
+        assert!(register(&mut all, &plan, at(60)).is_err());
         let end = later(all[0].at, EC2_VISIBILITY_MAX);
         forget(&mut all, &[first].into(), end);
         assert_eq!(all.len(), 1, "it is in progress, by whichever plan");
         forget(&mut all, &BTreeSet::new(), end);
-        assert_eq!(
-            register_launches(&mut all, &with_other_decision(&plan), end),
-            Ok(PriorAttempts::new())
-        );
+        assert_eq!(register(&mut all, &with_other_decision(&plan), end), Ok(PriorAttempts::new()));
+    }
+
+    #[test]
+    fn launches_that_this_process_requests_are_not_in_doubt() {
+        let (plan, mut all) = (sample_plan::plan(), Vec::new());
+        assert!(register(&mut all, &plan, at(0)).is_ok());
+        let mut other = replanned(&plan, "other");
+        let first = launch_digests(&plan).into_keys().next().expect("a launch");
+        other.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+        other.row_mut(&first).address = "ec2_instance.web[\"77\"]".into();
+        other.capacity.waves[0].addresses = vec!["ec2_instance.web[\"77\"]".into()];
+        let mut current = CurrentRequests {
+            addresses: all[0].rows.keys().cloned().collect(),
+            plans: [plan.capacity.plan_id.clone()].into(),
+        };
+        let beside = |current: &CurrentRequests, all: &[InDoubtLaunches]| {
+            register_launches(&mut all.to_vec(), &other, current, at(1)).is_ok()
+        };
+        assert!(beside(&current, &all));
+        let many = [InDoubtLaunches { unlisted: 9, ..in_doubt(&plan) }];
+        assert!(beside(&current, &many), "too many to list");
+        record_attempt(&mut all, &first, 1);
+        assert_eq!(fallback_since(&all, &current), None, "the plan repeats none of them");
+        current.addresses.remove(&first);
+        current.plans.clear();
+        assert!(!beside(&current, &all), "its request failed without an answer");
+        assert!(!beside(&current, &many));
+        assert_eq!(fallback_since(&all, &current), Some(at(0)));
     }
 
     #[test]
     fn last_requested_offering_is_stored_until_answered() {
         let (plan, mut all) = (sample_plan::plan(), Vec::new());
-        assert!(register_launches(&mut all, &plan, at(7)).is_ok());
+        assert!(register(&mut all, &plan, at(7)).is_ok());
         let mut addresses = launch_digests(&plan).into_keys();
         let (first, second) =
             (addresses.next().expect("a launch"), addresses.next().expect("another"));
-        assert_eq!((has_recorded_attempt(&all, &first, 1), fallback_since(&all)), (false, None));
+        assert_eq!(
+            (
+                has_recorded_attempt(&all, &first, 1),
+                fallback_since(&all, &CurrentRequests::default())
+            ),
+            (false, None)
+        );
         record_attempt(&mut all, &first, 1);
         record_attempt(&mut all, &first, 2);
         let stored: Vec<InDoubtLaunches> =
@@ -375,19 +426,22 @@ mod tests {
             has_recorded_attempt(&stored, &first, 2) && !has_recorded_attempt(&stored, &second, 1)
         );
         take_over(&mut all, at(90));
-        assert_eq!(fallback_since(&all), Some(at(7)), "not since the process restarted");
-        let repeated =
-            register_launches(&mut all, &replanned(&plan, "later"), at(91)).expect("the same");
+        assert_eq!(
+            fallback_since(&all, &CurrentRequests::default()),
+            Some(at(7)),
+            "not since the process restarted"
+        );
+        let repeated = register(&mut all, &replanned(&plan, "later"), at(91)).expect("the same");
         assert_eq!((repeated[&first].attempt_index, repeated[&second].attempt_index), (2, 0));
         forget_answered(&mut all, &first);
-        assert_eq!(fallback_since(&all), None);
+        assert_eq!(fallback_since(&all, &CurrentRequests::default()), None);
         assert!(has_recorded_attempt(&all, &first, 3), "it is not awaited");
     }
 
     #[test]
     fn answer_or_end_of_apply_clears_all_but_unanswered() {
         let (plan, mut all) = (sample_plan::plan(), Vec::new());
-        assert!(register_launches(&mut all, &plan, at(0)).is_ok());
+        assert!(register(&mut all, &plan, at(0)).is_ok());
         let addresses: Vec<Address> = launch_digests(&plan).into_keys().collect();
         forget_answered(&mut all, &addresses[0]);
         assert_eq!(all[0].rows.len(), addresses.len() - 1);
@@ -398,10 +452,7 @@ mod tests {
         assert_eq!(all, []);
         // Of too many launches only their number is stored.
         let mut all = vec![InDoubtLaunches { unlisted: 9, ..in_doubt(&plan) }];
-        assert_eq!(
-            register_launches(&mut all, &plan, at(1)),
-            Err(later(at(0), EC2_VISIBILITY_MAX))
-        );
+        assert_eq!(register(&mut all, &plan, at(1)), Err(later(at(0), EC2_VISIBILITY_MAX)));
         forget_apply(&mut all, &plan, &BTreeSet::new(), at(60));
         assert_eq!(all, []);
     }

@@ -15,7 +15,7 @@ use super::reconcile::{instance_of, launched_rows, retired_rows};
 use super::state::ControllerState;
 use super::status::{Blocked, BlockedReason, Status, SupersededPlan};
 use crate::model::ids::{Address, Digest, InstanceId};
-use crate::model::observed::{Node, NodeClassField, Observed, PlannedPods};
+use crate::model::observed::{Instance, Node, NodeClassField, Observed, PlannedPods};
 use crate::model::reason::{BlockReason, KeepReason};
 use crate::model::saturating_time::later;
 use crate::plan::wire::{Action, ExplainRow, Reason, ResourceChange, workload_key};
@@ -61,6 +61,8 @@ pub(super) struct PlanningInput {
     pub(super) world: Arc<Observed>,
     /// Interrupted instances, which the plan treats as gone.
     pub(super) interrupted: BTreeSet<InstanceId>,
+    /// Launches of applies in progress that `world` has as instances.
+    pub(super) launches_in_progress: Vec<Instance>,
 }
 
 /// A plan that is being made.
@@ -100,6 +102,8 @@ pub(super) struct PlanningState {
     pub(super) replacements: PlannedReplacements,
     pub(super) last: Option<LastPlanned>,
     pub(super) replan_at: Timestamp,
+    /// Version of the interruptions that the last plan counts.
+    pub(super) interruptions_version: u64,
     pub(super) removal_planned_since: BTreeMap<InstanceId, Timestamp>,
     /// Failed lookups, and since when each fails.
     failed_lookups_since: BTreeMap<(NodeClassField, String), Timestamp>,
@@ -134,6 +138,7 @@ impl PlanningState {
             replacements: PlannedReplacements::default(),
             last: None,
             replan_at: now,
+            interruptions_version: 0,
             removal_planned_since: BTreeMap::new(),
             failed_lookups_since: BTreeMap::new(),
             pod_event_times: PodEventTimes::default(),
@@ -182,11 +187,13 @@ impl PlanningState {
     }
 
     /// Notes that the plan leaves nothing to do, and whether it also leaves nothing to launch. A
-    /// plan with excluded or blocked launches does not count as covered.
+    /// plan with excluded or blocked launches does not count as covered, nor does one that counts
+    /// launches in progress: they may fail.
     pub(super) fn note_settled(&mut self, planning: &PlanningRun, plan: &Plan) {
         self.settled_version = Some(planning.interruptions_version);
         let whole =
             planning.scope.excluded_addresses.is_empty() && self.replacements.is_unblocked();
+        let whole = whole && planning.input.launches_in_progress.is_empty();
         let all = whole && launched_rows(plan).next().is_none();
         self.covered_version = all.then_some(planning.interruptions_version);
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::launches_in_progress::{LaunchesInProgress, add_instances};
 use super::persisted_state::CLOCK_SKEW_MAX;
 use crate::apply::is_pending;
 use crate::model::ids::{InstanceId, NodeName, WorkloadKind};
@@ -21,6 +22,8 @@ pub const EC2_VISIBILITY_MAX: SignedDuration = SignedDuration::from_mins(2);
 pub(super) struct UnobservedChanges {
     /// Launch time by instance; for launches of others, the time of their first observation.
     launched_at: BTreeMap<InstanceId, Timestamp>,
+    /// Launched instances as the answers of EC2 describe them.
+    answered: BTreeMap<InstanceId, Instance>,
     /// Time of the terminate call by instance.
     terminated_at: BTreeMap<InstanceId, Timestamp>,
     /// Number of terminate calls so far.
@@ -30,6 +33,34 @@ pub(super) struct UnobservedChanges {
 impl UnobservedChanges {
     pub(super) fn note_launch(&mut self, instance: &InstanceId, now: Timestamp) {
         self.launched_at.insert(instance.clone(), now);
+    }
+
+    /// Notes the answer to a launch, and the instance if it is known.
+    pub(super) fn note_answered_launch(
+        &mut self,
+        id: &InstanceId,
+        instance: Option<Instance>,
+        now: Timestamp,
+    ) {
+        self.note_launch(id, now);
+        self.answered.extend(instance.map(|instance| (id.clone(), instance)));
+    }
+
+    /// Returns the launched instances that the observation lacks and that are known by the answers of
+    /// EC2.
+    pub(super) fn answered_launches(&self, observed: &Observed) -> impl Iterator<Item = &Instance> {
+        let is_missing = |instance: &&Instance| {
+            let id = &instance.id;
+            self.launched_at.contains_key(id)
+                && !observed.instances.contains_key(id)
+                && !self.is_terminated(id)
+        };
+        self.answered.values().filter(is_missing)
+    }
+
+    /// Returns true if the observation lacks a launched instance that no answer describes.
+    pub(super) fn has_unknown_launch(&self, observed: &Observed) -> bool {
+        self.missing_launches(observed).any(|id| !self.answered.contains_key(id))
     }
 
     /// Notes recently launched instances of this cluster that the previous observation lacked,
@@ -81,37 +112,45 @@ impl UnobservedChanges {
         let young = |at: &Timestamp| now < later(*at, EC2_VISIBILITY_MAX);
         self.launched_at.retain(|_, at| young(at));
         self.terminated_at.retain(|_, at| young(at));
+        self.answered.retain(|id, _| self.launched_at.contains_key(id));
     }
 
     /// Returns a launched instance that the observation lacks. A plan without it would launch
     /// another.
     pub(super) fn missing_launch(&self, observed: &Observed) -> Option<&InstanceId> {
+        self.missing_launches(observed).next()
+    }
+
+    fn missing_launches(&self, observed: &Observed) -> impl Iterator<Item = &InstanceId> {
         let known = |id: &&InstanceId| {
             observed.instances.contains_key(*id) || self.terminated_at.contains_key(*id)
         };
-        self.launched_at.keys().find(|id| !known(id))
+        self.launched_at.keys().filter(move |id| !known(id))
     }
 }
 
 /// Returns the observation to plan from: without interrupted instances, with terminated instances
-/// shown as such, and without offerings that lack capacity. An unchanged observation is shared,
-/// because a fleet is large and mostly idle.
+/// shown as such, with launches in progress, and without offerings that lack capacity. An unchanged
+/// observation is shared, because a fleet is large and mostly idle.
 pub(super) fn planning_snapshot(
     observed: &Arc<Observed>,
     changes: &UnobservedChanges,
     interrupted: &BTreeSet<InstanceId>,
     unavailable_offerings: Vec<Exclusion>,
     planned_pods: &PlannedPods,
+    launches: LaunchesInProgress,
 ) -> Arc<Observed> {
     let visible = |id: &&InstanceId| observed.instances.contains_key(*id);
     let mut terminated = changes.terminated_at.keys().filter(visible).peekable();
     let is_unchanged =
         terminated.peek().is_none() && interrupted.is_empty() && unavailable_offerings.is_empty();
-    if is_unchanged && planned_pods.is_empty() {
+    if is_unchanged && planned_pods.is_empty() && launches.instances.is_empty() {
         return Arc::clone(observed);
     }
     let mut world = Observed::clone(observed);
     world.planned_pods.clone_from(planned_pods);
+    add_instances(&mut world, &launches.instances);
+    world.planned_pods.extend(launches.planned_pods);
     for id in terminated {
         if let Some(instance) = world.instances.get_mut(id) {
             instance.state = InstanceState::ShuttingDown;

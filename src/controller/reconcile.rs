@@ -15,6 +15,7 @@ use super::counters::Counter;
 use super::event::{Effect, PlanScope, Ticket};
 use super::gates::{self, GateContext, GateDecision, evaluate_gates};
 use super::interruption::{PlannedReplacements, StepScope};
+use super::launches_in_progress::expected_instances;
 use super::narrow_scope::narrowed_scope;
 use super::observation::BUSY_REFRESH;
 use super::observation_diff::is_same_world;
@@ -141,9 +142,16 @@ impl ControllerState {
         if is_same_input && has_same_interruptions && self.now < self.planning.replan_at {
             return;
         }
+        if !self.needs_plan_beside_launches(&seen) {
+            return;
+        }
         let Some(persisted) = &self.persistence.loaded else { return };
-        let fallback_since = inflight_launches::fallback_since(&persisted.in_doubt_launches)
-            .unwrap_or(Timestamp::MAX);
+        let requests = self.applies.current_requests();
+        let fallback_since =
+            inflight_launches::fallback_since(&persisted.in_doubt_launches, &requests)
+                .unwrap_or(Timestamp::MAX);
+        let launches = self.applies.launches_in_progress(&seen, &self.observation.unobserved);
+        let launches_in_progress = launches.instances.clone();
         let interrupted = self.interruptions.planned_as_gone();
         let world = planning_snapshot::planning_snapshot(
             &seen,
@@ -151,6 +159,7 @@ impl ControllerState {
             &interrupted,
             persisted.unavailable_offerings.exclusions_found_before(fallback_since, self.now),
             &self.planning.planned_pods,
+            launches,
         );
         let pass = if self.needs_additive_plan_first(&seen) {
             PlanningPass::AdditiveFirst
@@ -172,18 +181,19 @@ impl ControllerState {
         });
         self.planning.replan_at = later(self.now, REPLAN_INTERVAL);
         (self.planning.settled_version, self.planning.covered_version) = (None, None);
-        self.start_planning(PlanningInput { world, interrupted }, limits, pass, effects);
+        self.planning.interruptions_version = self.interruptions.version();
+        let input = PlanningInput { world, interrupted, launches_in_progress };
+        self.start_planning(input, limits, pass, effects);
     }
 
     /// Returns true if nothing in progress would make a plan from this observation outdated.
     fn may_plan(&self, seen: &Observed) -> bool {
         self.planning.run.is_none()
             && self.persistence.loaded.is_some()
-            && !self.applies.is_launching()
             && self.observation.is_fresh()
             && self.applies.runs.len() < CONCURRENT_APPLIES_MAX
             && !self.interruptions.uncordons.has_in_progress()
-            && self.observation.unobserved.missing_launch(seen).is_none()
+            && self.are_launches_counted(seen)
     }
 
     /// Returns the scope of the published plan. It is additive if the mode forbids removals, so
@@ -290,7 +300,7 @@ impl ControllerState {
         match planning.pass {
             PlanningPass::Narrowed(_) => {}
             PlanningPass::AdditiveFirst if !decisions.is_empty() && blocked.is_empty() => {
-                return self.start_apply(plan, planning.input.interrupted);
+                return self.start_apply(plan, planning.input);
             }
             // Nothing to launch, or some launches are blocked: the full plan decides.
             PlanningPass::AdditiveFirst => {
@@ -310,7 +320,7 @@ impl ControllerState {
             return self.on_nothing_to_change(&planning, &plan);
         }
         if blocked.is_empty() {
-            self.start_apply(plan, planning.input.interrupted);
+            self.start_apply(plan, planning.input);
             return;
         }
         let is_partly_allowed = blocked.len() < decisions.len();
@@ -404,6 +414,7 @@ impl ControllerState {
             nodes: u32::try_from(nodes.count()).unwrap_or(u32::MAX),
             unready: u32::try_from(unready).unwrap_or(u32::MAX),
             in_progress: self.applies.addresses(),
+            unanswered_requests: self.applies.unanswered_requests(),
             is_removing: self.applies.is_removing(),
             removal_retry_at: self.applies.removal_retry_times(),
             launch_retry_at: self.applies.launch_retry_times(),
@@ -418,7 +429,7 @@ impl ControllerState {
     }
 
     /// Starts an approved apply once its changes are persisted and no earlier launch is in doubt.
-    fn start_apply(&mut self, plan: Arc<Plan>, interrupted: BTreeSet<InstanceId>) {
+    fn start_apply(&mut self, plan: Arc<Plan>, input: PlanningInput) {
         if self.leadership.is_stopping() {
             return;
         }
@@ -434,17 +445,16 @@ impl ControllerState {
         let world = self.planning.last.as_ref().map(|last| &*last.world);
         let launched_for = world.map(|world| launch_digests(&plan, world)).unwrap_or_default();
         let record = CompletedApply::started(&plan, &revision.commit, approved_by, self.now);
+        let requests = self.applies.current_requests();
         let Some(persisted) = &mut self.persistence.loaded else { return };
         let previous_attempts = match inflight_launches::register_launches(
             &mut persisted.in_doubt_launches,
             &plan,
+            &requests,
             self.now,
         ) {
             Ok(previous_attempts) => previous_attempts,
-            Err(until) => {
-                self.wait_for_inflight_launches(&plan, until);
-                return;
-            }
+            Err(until) => return self.wait_for_inflight_launches(&plan, until),
         };
         let removed: BTreeSet<InstanceId> = retired_rows(&plan).filter_map(instance_of).collect();
         persisted.reserve_removals(&removed, self.now);
@@ -458,6 +468,8 @@ impl ControllerState {
         let ticket = self.next_ticket();
         let is_removing = retired_rows(&plan).next().is_some();
         let unanswered_launches = previous_attempts.keys().cloned().collect();
+        let PlanningInput { world, interrupted, launches_in_progress } = input;
+        let expected = expected_instances(&plan, &previous_attempts, &world.cluster.name, self.now);
         let start = Effect::Apply {
             ticket,
             commit: record.commit.clone(),
@@ -466,6 +478,7 @@ impl ControllerState {
             wait_until_ready: is_removing,
             running_pods_only: self.revisions.serves_substitute(),
             previous_attempts,
+            launches_in_progress,
         };
         let waves = plan.capacity.waves.iter();
         let run = ApplyRun {
@@ -476,6 +489,7 @@ impl ControllerState {
             is_launching: true,
             removed_instances: removed,
             terminated_instances: BTreeSet::new(),
+            expected,
             unanswered_launches,
             pending_attempts: BTreeMap::new(),
             finished_steps: BTreeSet::new(),
@@ -510,7 +524,7 @@ impl ControllerState {
             current.blocked.extend(blocked.map(|row| (row.address.clone(), why.clone())));
         }
         // Not immediately: a launch that is still in doubt would block again.
-        let soonest = later(self.now, SignedDuration::from_secs(1));
+        let soonest = later(self.now, BUSY_REFRESH);
         self.planning.replan_at = until.max(soonest);
     }
 

@@ -14,7 +14,7 @@ use super::{
 use crate::model::desired::{Desired, Scaler, ScalerRule};
 use crate::model::ids::{Address, GroupName, InstanceId, NodeName, Tags};
 use crate::model::observed::{
-    Group, Instance, InstanceState, KEY_LABEL, LaunchedWith, Membership, Node, Observed, tag,
+    Group, Instance, InstanceState, KEY_LABEL, Membership, Node, Observed, tag,
 };
 use crate::model::plural::count;
 use crate::model::requirement::{key, label};
@@ -22,7 +22,9 @@ use crate::model::units::MicroUsd;
 use crate::plan::wire::{
     Action, LaunchReason, NodeState, Plan, Reason, ResourceChange, ResourceKind,
 };
-use crate::plan::{RevalidatedPlan, change_id, planned_pods, planned_pods_at, set_identity};
+use crate::plan::{
+    RevalidatedPlan, change_id, launched_instance, planned_pods, planned_pods_at, set_identity,
+};
 use crate::solver::{Input, Launch, Purpose, Solution, exceeded_budget, solve, spec_digests};
 
 /// Maximum number of trial worlds solved to find unneeded launches.
@@ -442,38 +444,19 @@ fn add_launched_node(
 ) -> InstanceId {
     let name = format!("approved-{}", row.address);
     let id = InstanceId::from(name.as_str());
-    let cluster = world.cluster.name.clone();
-    let tags = [
-        (tag::CLUSTER, Some(cluster)),
-        (tag::POOL, after.pool.as_ref().map(ToString::to_string)),
-        (tag::KEY, row.index.clone()),
-        (tag::SPEC, after.spec_digest.clone()),
-    ];
-    let tags = tags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
-    let open = after.open_labels.iter().filter_map(|key| {
-        Some((format!("{}{key}", tag::LABEL_PREFIX), after.labels.get(key)?.to_string()))
-    });
-    let (Some(instance_type), Some(zone), Some(capacity_type)) =
-        (after.instance_type.clone(), after.zone.clone(), after.capacity_type)
-    else {
+    let Some(launched) = launched_instance(row, after, &world.cluster.name, world.taken_at) else {
         return id;
     };
     let instance = Instance {
         id: id.clone(),
-        instance_type,
-        zone,
-        capacity_type,
         state: InstanceState::Running,
-        launched_at: world.taken_at,
-        image: after.image.clone().unwrap_or_default(),
-        launched_with: LaunchedWith::default(),
-        tags: if group.is_some() { Tags::new() } else { tags.chain(open).collect() },
-        reservation: after.reservation.clone(),
+        tags: if group.is_some() { Tags::new() } else { launched.tags.clone() },
         group: group.map(|name| Membership {
             name: name.clone(),
             lifecycle: "InService".to_owned(),
             protected: false,
         }),
+        ..launched
     };
     let reservation = after.reservation.as_ref().and_then(|id| world.reservations.get_mut(id));
     if let Some(reservation) = reservation {

@@ -51,6 +51,8 @@ pub(crate) struct Faults {
     pub(crate) lost_calls: u64,
     /// Seconds that planning takes, and planning again.
     pub(crate) planning_seconds: u64,
+    /// Seconds that a launch waits before EC2 takes it, as under a rate limit.
+    pub(crate) launch_seconds: u64,
     /// True if the repository cannot be read.
     pub(crate) repository_down: bool,
     /// Reads of a commit by name that fail.
@@ -128,6 +130,8 @@ pub(crate) struct SharedWorld {
     pub(crate) kill: KillPoint,
     /// Nodes without our cordon mark that an operator cordoned and has not uncordoned since.
     operator_cordons: RefCell<BTreeSet<Uid>>,
+    /// Time at which an operator uncordoned a node.
+    operator_uncordons: RefCell<BTreeMap<NodeName, Timestamp>>,
     /// Managed instances as EC2 showed them over the last [`STALENESS`].
     stale_instances: RefCell<VecDeque<(Timestamp, Vec<Instance>)>>,
 }
@@ -155,6 +159,7 @@ impl SharedWorld {
             plan_observer: RefCell::default(),
             kill: KillPoint::default(),
             operator_cordons: RefCell::default(),
+            operator_uncordons: RefCell::default(),
             stale_instances: RefCell::default(),
         })
     }
@@ -189,6 +194,10 @@ impl SharedWorld {
         operator_cordons.remove(&node.uid);
         if on && node.cordon_reason().is_none() {
             operator_cordons.insert(node.uid.clone());
+        }
+        if !on {
+            let now = self.time.now();
+            self.operator_uncordons.borrow_mut().insert(node.name.clone(), now);
         }
         self.world.update_node(&Node { unschedulable: on, ..node });
     }

@@ -41,6 +41,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)>
         super::clock_skew::ALL,
         super::removed_declarations::ALL,
         super::controller_modes::ALL,
+        super::launches_beside_applies::ALL,
     ];
     ALL.iter().chain(more.into_iter().flatten())
 }

@@ -36,6 +36,8 @@ use super::environment::{APPLY, CallKind, RecordedCall, TerminatedInstance};
 
 /// Time within which EC2 lists a new instance.
 const LISTED_WITHIN: SignedDuration = SignedDuration::from_mins(2);
+/// Most observations of a replica that are stored: more than it plans over while an apply waits.
+const PLANNING_BASES_MAX: usize = 100;
 /// Longest time from a reply at the port to its event in the controller.
 const REPLY_DELAY_MAX: SignedDuration = SignedDuration::from_millis(500);
 
@@ -66,6 +68,8 @@ pub(crate) struct InvariantChecks {
     launched_instances: BTreeMap<InstanceId, (Timestamp, ChangeId)>,
     /// Number of applied plans.
     applied_plans: u64,
+    /// Changes of other plans that each applied plan counts as instances, by its number.
+    counted_launches: BTreeMap<u64, BTreeSet<ChangeId>>,
     /// Applies in progress by replica, from its last status.
     applying: BTreeMap<usize, BTreeSet<PlanId>>,
     /// Launches that were no longer needed when their plan was last made again.
@@ -81,8 +85,8 @@ pub(crate) struct InvariantChecks {
     checked_at: Timestamp,
     /// Start of our cordons of Ready nodes.
     cordoned_since: BTreeMap<String, Timestamp>,
-    /// Last observation that each replica planned over.
-    planning_bases: BTreeMap<usize, PlanningBase>,
+    /// Last observations that each replica planned over, the newest last.
+    planning_bases: BTreeMap<usize, Vec<PlanningBase>>,
     /// Planned launches and removals, with their unit.
     launches: Vec<(Timestamp, InstanceId, String)>,
     removals: Vec<(Timestamp, InstanceId, String)>,
@@ -112,6 +116,8 @@ pub(crate) struct InvariantChecks {
 
 /// The observation that a replica planned over.
 struct PlanningBase {
+    /// Time of the observation, and of the request to plan.
+    taken_at: Timestamp,
     at: Timestamp,
     instances: BTreeSet<InstanceId>,
     /// Number of nodes, and of those that are not Ready.
@@ -157,6 +163,8 @@ struct ApplyStart<'a> {
     begun: &'a BTreeMap<Address, EarlierLaunch>,
     /// True if the apply waits until launched instances are Ready.
     waits: bool,
+    /// Launches of other plans that the plan counts.
+    in_progress: &'a [Instance],
 }
 
 impl InvariantChecks {
@@ -231,9 +239,15 @@ impl InvariantChecks {
             }
             self.check_uncordon(effect, step);
             self.check_eviction_time(effect, step);
-            if let Effect::Apply { plan, previous_attempts, wait_until_ready, .. } = effect {
-                let start = ApplyStart { plan, begun: previous_attempts, waits: *wait_until_ready };
-                self.check_apply(&start, step);
+            if let Effect::Apply {
+                plan,
+                previous_attempts: begun,
+                wait_until_ready: waits,
+                launches_in_progress: in_progress,
+                ..
+            } = effect
+            {
+                self.check_apply(&ApplyStart { plan, begun, waits: *waits, in_progress }, step);
             }
         }
     }
@@ -241,7 +255,7 @@ impl InvariantChecks {
     /// Checks a plan at the start of its apply. A launch that an earlier apply requested keeps its
     /// change. Every other launch has a change of its own.
     fn check_apply(&mut self, start: &ApplyStart<'_>, step: &ReplicaStep<'_>) {
-        let ApplyStart { plan, begun, waits: _ } = *start;
+        let ApplyStart { plan, begun, waits: _, in_progress } = *start;
         let ReplicaStep { now, replica, status, settings, .. } = *step;
         if plan.errored || !plan.applyable {
             self.fail(now, "I18: a plan that is not applyable is applied");
@@ -256,11 +270,14 @@ impl InvariantChecks {
         }
         let launched: Vec<&ResourceChange> = rows(plan, WaveStep::Launch).collect();
         self.check_quarantine(&launched, status, now);
-        self.check_observed_resources(&launched, replica, now);
+        self.check_observed_resources(plan, replica, now);
         self.check_unschedulable_nodes(plan, replica, now);
-        self.check_recent_launches(&launched, begun, step);
+        self.check_recent_launches(plan, begun, in_progress, step);
         if rows(plan, WaveStep::Retire).next().is_some() {
-            self.check_removal_allowed(step);
+            if !in_progress.is_empty() {
+                self.fail(now, "I13: a plan with removals counts launches in progress");
+            }
+            self.check_removal_allowed(plan, step);
             self.check_mass_removal(plan, settings, now);
         }
         self.record_plan(start);
@@ -268,13 +285,14 @@ impl InvariantChecks {
 
     /// Records the start of a CI apply. The budgets of the controller exclude it.
     pub(crate) fn record_ci_apply(&mut self, plan: &Plan) {
-        self.record_plan(&ApplyStart { plan, begun: &BTreeMap::new(), waits: true });
+        let begun = &BTreeMap::new();
+        self.record_plan(&ApplyStart { plan, begun, waits: true, in_progress: &[] });
         self.applying.insert(APPLY, [plan.capacity.plan_id.clone()].into());
     }
 
     /// Records the launches and removals of an applied plan.
     fn record_plan(&mut self, start: &ApplyStart<'_>) {
-        let ApplyStart { plan, begun, waits } = *start;
+        let ApplyStart { plan, begun, waits, in_progress } = *start;
         self.drains.entry(plan.capacity.plan_id.clone()).or_default();
         let launched: Vec<&ResourceChange> = rows(plan, WaveStep::Launch).collect();
         let plan_id = &plan.capacity.plan_id;
@@ -293,6 +311,7 @@ impl InvariantChecks {
             before.unwrap_or_else(|| change_id(plan_id, address))
         };
         self.applied_plans += 1;
+        self.counted_launches.insert(self.applied_plans, changes_of(in_progress).collect());
         self.dropped_launches.remove(plan_id);
         for row in &launched {
             let Some(node) = row.change.after.clone() else { continue };
@@ -321,9 +340,22 @@ impl InvariantChecks {
         }
     }
 
+    /// Returns the observation that a plan was made from. An apply starts once its changes are
+    /// persisted. By then the replica may have planned over a later observation.
+    fn base_of(&self, replica: usize, plan: &Plan) -> Option<&PlanningBase> {
+        let taken_at = plan.capacity.base.world.taken_at;
+        let mut bases = self.planning_bases.get(&replica)?.iter().rev();
+        bases.find(|base| base.taken_at == taken_at)
+    }
+
+    /// Returns the last observation that a replica planned over.
+    fn last_base(&self, replica: usize) -> Option<&PlanningBase> {
+        self.planning_bases.get(&replica)?.last()
+    }
+
     /// I7: a plan places no pods on unschedulable nodes.
     fn check_unschedulable_nodes(&mut self, plan: &Plan, replica: usize, now: Timestamp) {
-        let Some(over) = self.planning_bases.get(&replica) else { return };
+        let Some(over) = self.base_of(replica, plan) else { return };
         let closed = |row: &&ResourceChange| {
             let node = row.change.after.as_ref().and_then(|after| after.node.as_ref());
             node.is_some_and(|name| over.closed.contains(name))
@@ -340,7 +372,11 @@ impl InvariantChecks {
     /// I13: a plan counts the recent launches of its own process, and no instance that it has
     /// terminated.
     fn check_planning_base(&mut self, replica: usize, world: &Observed, now: Timestamp) {
-        let young = |at: &Timestamp| now.duration_since(*at) < LISTED_WITHIN;
+        // The wait ends by the clock of the replica, which may have been set forward since.
+        let clocks = self.clocks.clone();
+        let young = |at: &Timestamp| {
+            now.duration_since(*at) + clocks.set_forward_since(replica, *at) < LISTED_WITHIN
+        };
         let known = self.launched.get(&replica).cloned().unwrap_or_default();
         for (id, _) in known.iter().filter(|(_, at)| young(at)) {
             let is_removable =
@@ -368,13 +404,26 @@ impl InvariantChecks {
         for pod in world.pods.iter().filter(|pod| pod.is_active()) {
             *pods.entry(pod.workload()).or_insert(0) += 1;
         }
-        let before = self.planning_bases.get(&replica).map(|over| &over.unread);
+        let before = self.last_base(replica).map(|over| &over.unread);
         let since = |words: &String| before.and_then(|all| all.get(words)).copied().unwrap_or(now);
         let unread = world.resolved.unread.iter().map(|unread| &unread.words);
         let unread = unread.map(|words| (words.clone(), since(words))).collect();
-        let over =
-            PlanningBase { at, instances, nodes, unready, closed, pods, unread, allocatable };
-        self.planning_bases.insert(replica, over);
+        let taken_at = world.taken_at;
+        let over = PlanningBase {
+            taken_at,
+            at,
+            instances,
+            nodes,
+            unready,
+            closed,
+            pods,
+            unread,
+            allocatable,
+        };
+        let bases = self.planning_bases.entry(replica).or_default();
+        bases.push(over);
+        let old = bases.len().saturating_sub(PLANNING_BASES_MAX);
+        bases.drain(..old);
     }
 
     /// Checks the new calls. `all` holds every call of the run.
@@ -471,6 +520,12 @@ impl InvariantChecks {
         self.check_unique_changes(observed, now);
         self.check_read_rate(reads, now);
     }
+}
+
+/// Returns the changes that launched these instances.
+fn changes_of(instances: &[Instance]) -> impl Iterator<Item = ChangeId> {
+    let tags = instances.iter().filter_map(|instance| instance.tags.get(tag::CHANGE));
+    tags.map(|change| ChangeId::from(change.as_str()))
 }
 
 fn rows(plan: &Plan, step: WaveStep) -> impl Iterator<Item = &ResourceChange> {

@@ -276,6 +276,7 @@ fn random_faults(run: &mut Simulation) -> Faults {
         writes: run.random.below(400),
         lost_replies: run.random.below(400),
         lost_calls: run.random.below(300),
+        launch_seconds: if run.random.chance(400) { run.random.below(8) } else { 0 },
         planning_seconds: if run.random.chance(300) { run.random.below(15) } else { 0 },
         repository_down: run.random.chance(200),
         kubernetes_down: run.random.chance(100),

@@ -1,5 +1,6 @@
 //! Launches in doubt: the same process or its successor awaits them after their apply ended.
 
+mod launches_in_progress;
 mod outdated;
 mod removals;
 

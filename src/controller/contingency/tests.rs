@@ -112,6 +112,7 @@ impl Situation {
             observed: &self.observed,
             nodes: 20,
             unready: 0,
+            unanswered_requests: 0,
             in_progress: BTreeSet::new(),
             is_removing: false,
             removal_retry_at: BTreeMap::new(),

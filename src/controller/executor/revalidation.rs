@@ -6,12 +6,13 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::super::event::PodScope;
+use super::super::launches_in_progress::add_launches_of_plan;
 use super::super::observation_diff::{is_demand_unchanged, is_same_observation};
 use super::super::ports::RevisionPlanner;
 use super::super::reconcile::retired_rows;
 use crate::apply::{Replan, Replanned};
 use crate::model::ids::InstanceId;
-use crate::model::observed::Observed;
+use crate::model::observed::{Instance, Observed};
 use crate::plan::{Plan, RevalidatedPlan, planned_pods};
 
 /// Maximum age of a plan that needs no replanning for an equal observation. Time-dependent changes
@@ -23,6 +24,8 @@ pub(super) struct Revalidation<'p, P> {
     pub(super) planner: &'p P,
     pub(super) plan: Arc<Plan>,
     pub(super) excluded_instances: Vec<InstanceId>,
+    /// Launches of other applies that the plan counts as instances.
+    pub(super) launches_in_progress: Vec<Instance>,
     pub(super) pods: PodScope,
     /// Observation of the plan, if it is the last plan.
     pub(super) planned_world: Option<Arc<Observed>>,
@@ -55,6 +58,10 @@ impl<P: RevisionPlanner> Replan for Revalidation<'_, P> {
     fn replan<'r>(&'r self, _: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
         Box::pin(async move {
             let mut world = Cow::Borrowed(observed);
+            // A launch in progress may be interrupted as well.
+            if !self.launches_in_progress.is_empty() {
+                add_launches_of_plan(world.to_mut(), &self.launches_in_progress);
+            }
             if !self.excluded_instances.is_empty() {
                 world.to_mut().remove_instances(&self.excluded_instances.iter().cloned().collect());
             }

@@ -5,7 +5,7 @@ use crate::apply::PodNomination;
 use crate::apply::Replan as _;
 use crate::catalog::Catalog;
 use crate::model::ids::NodeName;
-use crate::model::observed::{Instance, InstanceState, Node, Pod};
+use crate::model::observed::{Instance, InstanceState, Node, Pod, tag};
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::units::MilliCpu;
 use crate::plan::RevalidatedPlan;
@@ -63,6 +63,7 @@ fn equal_observation_needs_no_replanning() {
             planner: &planner,
             plan,
             excluded_instances: without,
+            launches_in_progress: Vec::new(),
             pods: PodScope::Declared,
             planned_world: over,
         };
@@ -120,6 +121,7 @@ fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
         planner: &planner,
         plan,
         excluded_instances: without,
+        launches_in_progress: Vec::new(),
         pods: PodScope::Declared,
         planned_world: over,
     };
@@ -129,6 +131,36 @@ fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
 
 fn only_launches() -> Plan {
     sample_plan::plan().only(WaveStep::Launch)
+}
+
+#[test]
+fn launch_in_progress_that_ec2_lists_by_now_needs_no_replanning() {
+    let in_progress = |id: &str| {
+        let mut instance = world::managed_instance(id, "");
+        instance.tags.extend([(tag::CHANGE.to_owned(), "change".to_owned())]);
+        instance
+    };
+    for (what, listed, counted, again) in [
+        ("not listed", None, true, 0),
+        ("listed", Some(in_progress("i-7")), true, 0),
+        ("not counted", Some(in_progress("i-7")), false, 1),
+    ] {
+        let planner = CountingPlanner(Cell::new(0));
+        let over = world(0, &["a"]).with_instance(in_progress("launch-change"));
+        let launches_in_progress =
+            if counted { vec![in_progress("launch-change")] } else { vec![] };
+        let revalidation = Revalidation {
+            planner: &planner,
+            plan: Arc::new(only_launches()),
+            excluded_instances: Vec::new(),
+            launches_in_progress,
+            pods: PodScope::Declared,
+            planned_world: Some(Arc::new(over)),
+        };
+        let now = listed.into_iter().fold(world(1, &["a"]), Observed::with_instance);
+        poll_once(revalidation.replan(&only_launches(), &now)).expect("at once");
+        assert_eq!(planner.0.get(), again, "{what}");
+    }
 }
 
 #[test]
@@ -202,12 +234,32 @@ fn replanning_excludes_interrupted_instances() {
             planner: &planner,
             plan,
             excluded_instances: without,
+            launches_in_progress: Vec::new(),
             pods: PodScope::Declared,
             planned_world: over,
         };
         poll_once(revalidation.replan(&sample_plan::plan(), &whole)).expect("at once");
         assert_eq!(planner.0.get(), again);
     }
+}
+
+#[test]
+fn interrupted_launch_in_progress_is_no_capacity() {
+    let planner = CountingPlanner(Cell::new(0));
+    let launched = world::managed_instance("i-7", "");
+    let stopping = Instance { state: InstanceState::Stopping, ..launched.clone() };
+    let over = world(0, &["a"]).with_instance(stopping);
+    let revalidation = Revalidation {
+        planner: &planner,
+        plan: Arc::new(sample_plan::plan()),
+        excluded_instances: vec!["i-7".into()],
+        launches_in_progress: vec![launched],
+        pods: PodScope::Declared,
+        planned_world: Some(Arc::new(over)),
+    };
+    let now = world(1, &["a"]);
+    poll_once(revalidation.replan(&sample_plan::plan(), &now)).expect("at once");
+    assert_eq!(planner.0.get(), 0, "the plan treats it as gone");
 }
 
 #[test]

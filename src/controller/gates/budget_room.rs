@@ -31,8 +31,9 @@ impl BudgetRoom {
         let most = u32::try_from(LAUNCHES_MAX).unwrap_or(u32::MAX);
         let of = |rate: RateLimit| rate.limit_for(context.nodes);
         let (launches_max, removals_max) = (of(settings.launches).min(most), of(settings.removals));
-        let (launch_times, removal_times) =
-            (context.persisted.launch_times(), context.persisted.removal_times());
+        let unanswered = std::iter::repeat_n(now, context.unanswered_requests);
+        let launch_times = context.persisted.launch_times().chain(unanswered);
+        let removal_times = context.persisted.removal_times();
         let (launches, next_launch) =
             PersistedState::budget_room(launch_times, launches_max, settings.launches.window, now);
         let (removals, next_removal) =

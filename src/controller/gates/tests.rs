@@ -29,6 +29,7 @@ struct GateScenario {
     revision: Revision,
     persisted: PersistedState,
     unready: u32,
+    unanswered_requests: usize,
     in_progress: BTreeSet<Address>,
     is_removing: bool,
     removal_retry_at: BTreeMap<PoolName, Timestamp>,
@@ -62,6 +63,7 @@ impl GateScenario {
             revision: Revision { controller, ..revision("c") },
             persisted: PersistedState::default(),
             unready: 0,
+            unanswered_requests: 0,
             in_progress: BTreeSet::new(),
             is_removing: false,
             removal_retry_at: BTreeMap::new(),
@@ -90,6 +92,7 @@ impl GateScenario {
             observed: &self.observed,
             nodes: 8,
             unready: self.unready,
+            unanswered_requests: self.unanswered_requests,
             in_progress: self.in_progress.clone(),
             is_removing: self.is_removing,
             removal_retry_at: self.removal_retry_at.clone(),
@@ -539,4 +542,21 @@ fn blocked_launch_blocks_dependent_removals() {
     assert!(quarantined(false).allowed().contains(&"web 2".to_owned()), "it has no pods");
     let held = quarantined(true).blocked_reason("web 2");
     assert!(matches!(held, BlockedReason::GroupBlocked { .. }), "{held:?}");
+}
+
+#[test]
+fn unanswered_launches_use_the_launch_budget() {
+    let limit = CountOrShare::Count(10);
+    let with = |requests| {
+        GateScenario::with(|given| {
+            let window = SignedDuration::from_mins(5);
+            given.revision.controller.launches = RateLimit { limit, window };
+            given.unanswered_requests = requests;
+        })
+    };
+    let launches = |given: GateScenario| {
+        LAUNCHES.iter().filter(|row| given.allowed().iter().any(|allowed| allowed == *row)).count()
+    };
+    assert_eq!([0, 10].map(|requests| launches(with(requests))), [2, 0]);
+    assert!(matches!(with(10).blocked_reason("web 9"), BlockedReason::LaunchBudget { .. }));
 }

@@ -216,8 +216,12 @@ impl SharedWorld {
     }
 
     /// Returns the managed instances that a termination message names and that are neither cordoned
-    /// nor in the persisted state.
-    pub(super) fn unhandled_instances(&self, message: &InterruptionMessage) -> Vec<InstanceId> {
+    /// nor in the persisted state, as far as `by` can have seen.
+    pub(super) fn unhandled_instances(
+        &self,
+        by: &Caller,
+        message: &InterruptionMessage,
+    ) -> Vec<InstanceId> {
         if !message.kind.is_termination() {
             return Vec::new();
         }
@@ -231,7 +235,13 @@ impl SharedWorld {
             // A node that joined only just now is cordoned after the next observation.
             let now = self.time.now();
             let new = |node: &Node| now.duration_since(node.created_at) < JOINED;
-            let cordoned = node.is_none_or(|node| node.unschedulable || new(node));
+            // So is one that an operator uncordoned since the last read of the cluster.
+            let uncordons = self.operator_uncordons.borrow();
+            let unseen =
+                |at: &Timestamp| by.cluster_read_at < Some(*at) && now.duration_since(*at) < JOINED;
+            let reopened = |node: &Node| uncordons.get(&node.name).is_some_and(unseen);
+            let cordoned =
+                node.is_none_or(|node| node.unschedulable || new(node) || reopened(node));
             ours && !(cordoned
                 && persisted_state
                     .interruptions

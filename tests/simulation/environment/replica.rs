@@ -187,6 +187,8 @@ impl Cloud for Replica {
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
         const VERB: &str = "launch instance";
         let by = self.write_call(VERB).await?;
+        let wait = i64::try_from(self.shared.faults.get().launch_seconds).unwrap_or(0);
+        self.shared.time.sleep(SignedDuration::from_secs(wait)).await;
         let by = Caller { listed_instances: self.listed_instances.borrow().clone(), ..by };
         let outcome = self.shared.world.launch(request).await?;
         let id = match &outcome {
@@ -416,8 +418,9 @@ impl SignalSource for Replica {
     async fn acknowledge(&self, receipt: &str) -> Result<(), PortError> {
         let by = self.write_call("acknowledge message").await?;
         let message = self.shared.queue.borrow_mut().remove(receipt);
-        let open =
-            message.map(|message| self.shared.unhandled_instances(&message)).unwrap_or_default();
+        let open = message
+            .map(|message| self.shared.unhandled_instances(&by, &message))
+            .unwrap_or_default();
         self.shared.note(&by, CallKind::Acknowledge(receipt.to_owned(), open));
         self.reply("acknowledge message").await
     }

@@ -8,11 +8,17 @@ use fleetwright::controller::Status;
 use fleetwright::model::desired::ControllerSettings;
 use fleetwright::model::ids::{Address, ChangeId, InstanceId, PlanId, PoolName};
 use fleetwright::model::observed::{Instance, Observed, tag};
-use fleetwright::plan::wire::{Alternative, Amount, NodeState, ResourceChange, ResourceKind};
+use fleetwright::plan::Plan;
+use fleetwright::plan::wire::{
+    Alternative, Amount, NodeState, ResourceChange, ResourceKind, WaveStep,
+};
 use jiff::Timestamp;
 
 use super::budgets::rate_excess;
-use super::{APPLY, InvariantChecks, LISTED_WITHIN, ObservedFleet, RecordedCall, ReplicaStep};
+use super::{
+    APPLY, InvariantChecks, LISTED_WITHIN, ObservedFleet, RecordedCall, ReplicaStep, changes_of,
+    rows,
+};
 
 /// A launch of an applied plan.
 #[derive(Clone)]
@@ -73,15 +79,11 @@ impl InvariantChecks {
     }
 
     /// I7: plans use the observed resources of a type.
-    pub(super) fn check_observed_resources(
-        &mut self,
-        rows: &[&ResourceChange],
-        replica: usize,
-        now: Timestamp,
-    ) {
-        let observed = self.planning_bases.get(&replica).map(|over| over.allocatable.clone());
+    pub(super) fn check_observed_resources(&mut self, plan: &Plan, replica: usize, now: Timestamp) {
+        let observed = self.base_of(replica, plan).map(|over| over.allocatable.clone());
         let observed = observed.unwrap_or_default();
-        for after in rows.iter().filter_map(|row| row.change.after.as_ref()) {
+        let launched = rows(plan, WaveStep::Launch);
+        for after in launched.filter_map(|row| row.change.after.as_ref()) {
             let kind = after.instance_type.as_ref().map(ToString::to_string).unwrap_or_default();
             let spec = after.spec_digest.clone().unwrap_or_default();
             let Some(known) = observed.get(&(kind.clone(), spec)) else { continue };
@@ -136,11 +138,16 @@ impl InvariantChecks {
     }
 
     /// I13: a caller requests no launch before it has seen all recent launches of other plans, by a
-    /// reply or in a list. The launches of one plan are concurrent.
+    /// reply or in a list. The launches of one plan are concurrent, and so are those of a plan and of
+    /// the plans whose launches it counts.
     fn check_launches_known(&mut self, call: &RecordedCall, change: &ChangeId, begun: u64) {
         let heard = self.launched.get(&call.replica);
         let other = self.recent_launches(call.at).find(|(id, other)| {
-            let beside = self.approved.get(*other).is_some_and(|launch| launch.begun == begun);
+            let beside = self.approved.get(*other).is_some_and(|launch| {
+                launch.begun == begun
+                    || self.counts(begun, other)
+                    || self.counts(launch.begun, change)
+            });
             let known = call.listed_instances.contains(*id)
                 || heard.is_some_and(|all| all.contains_key(*id));
             *other != change && !beside && !known
@@ -151,23 +158,33 @@ impl InvariantChecks {
         }
     }
 
+    /// Returns whether an applied plan counts a launch of another plan.
+    fn counts(&self, plan: u64, change: &ChangeId) -> bool {
+        self.counted_launches.get(&plan).is_some_and(|all| all.contains(change))
+    }
+
     /// I13: the observation of a plan with new launches contains all recent instances, with or
-    /// without a reply. Exceptions are launches that the plan requests again, and terminated
-    /// instances.
+    /// without a reply. Exceptions are launches that the plan counts or requests again, and
+    /// terminated instances.
     pub(super) fn check_recent_launches(
         &mut self,
-        launched: &[&ResourceChange],
+        plan: &Plan,
         begun: &BTreeMap<Address, EarlierLaunch>,
+        in_progress: &[Instance],
         step: &ReplicaStep<'_>,
     ) {
-        let own = launched.iter().filter(|row| row.kind == ResourceKind::Ec2Instance);
-        let Some(over) = self.planning_bases.get(&step.replica) else { return };
-        if own.into_iter().all(|row| begun.contains_key(&row.address)) {
+        let own = rows(plan, WaveStep::Launch);
+        let mut own = own.filter(|row| row.kind == ResourceKind::Ec2Instance);
+        let Some(over) = self.base_of(step.replica, plan) else { return };
+        if own.all(|row| begun.contains_key(&row.address)) {
             return;
         }
         let again: BTreeSet<&ChangeId> = begun.values().map(|before| &before.change).collect();
+        let in_progress: BTreeSet<ChangeId> = changes_of(in_progress).collect();
         let missing = self.recent_launches(over.at).find(|(id, change)| {
-            let counted = over.instances.contains(*id) || self.terminated.contains(*id);
+            let counted = over.instances.contains(*id)
+                || self.terminated.contains(*id)
+                || in_progress.contains(*change);
             !counted && !again.contains(*change)
         });
         if let Some((id, _)) = missing {

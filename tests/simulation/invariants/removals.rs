@@ -113,12 +113,12 @@ impl InvariantChecks {
 
     /// I14, I15 and I17: no removal starts without a complete observation, in a broken fleet, or
     /// for an empty commit.
-    pub(super) fn check_removal_allowed(&mut self, step: &ReplicaStep<'_>) {
+    pub(super) fn check_removal_allowed(&mut self, plan: &Plan, step: &ReplicaStep<'_>) {
         let ReplicaStep { now, replica, status, is_empty, .. } = *step;
         if status.world.as_ref().is_none_or(|world| world.reads.failures > 0) {
             self.fail(now, "I14: a removal starts without a complete observation");
         }
-        let over = self.planning_bases.get(&replica);
+        let over = self.base_of(replica, plan);
         let (nodes, unready) = over.map_or((0, 0), |over| (over.nodes, over.unready));
         let (percent, few) = UNREADY;
         if unready > few && unready * 100 > nodes * percent {

@@ -139,6 +139,7 @@ impl ViolationTrace {
             wait_until_ready: waits,
             running_pods_only: running,
             previous_attempts: begun,
+            launches_in_progress: Vec::new(),
         }]);
     }
 
@@ -300,6 +301,32 @@ impl ViolationTrace {
         self.world.instances.insert(instance.id.clone(), instance);
     }
 
+    /// Cordons or uncordons all nodes.
+    fn sets_all_cordons(&mut self, cordoned: bool) {
+        self.world.nodes.values_mut().for_each(|node| node.unschedulable = cordoned);
+    }
+
+    /// Places pods of `growth` on a node that stays.
+    fn places_pods_on_a_node(&mut self) {
+        let mut rows = self.growth.resource_changes.iter();
+        let stays = |row: &&ResourceChange| {
+            row.change.after.as_ref().is_some_and(|after| after.node.is_some())
+        };
+        let address = rows.find(stays).expect("one stays").address.clone();
+        let placement = self.growth.capacity.placements.first_mut().expect("pods come");
+        placement.address = address;
+    }
+
+    /// Observes the world at a later time than that of the plans.
+    fn observes_later(&mut self) {
+        let later = self.world.taken_at.checked_add(SignedDuration::from_secs(1));
+        self.world.taken_at = later.expect("a time");
+    }
+
+    fn sets_clock(&self, replica: usize, by: SignedDuration) {
+        self.checks.borrow_mut().record_clock_offset(replica, self.now, by);
+    }
+
     /// Reports an apply of `plan` in progress.
     fn reports_in_progress(&mut self, plan: &Plan) {
         self.status.in_progress.insert(plan.capacity.plan_id.clone(), (Vec::new(), self.now));
@@ -389,7 +416,13 @@ fn valid_trace(trace: &mut ViolationTrace) {
     let mut separate = ViolationTrace { checks: Rc::default(), ..trace.clone() };
     separate.call(&RecordedCall { lease: None, ..separate.cordons_without_lease() });
     separate.launches_and_replaces(true);
-    if let Err(why) = separate.checks.borrow().check() {
+    let mut found = separate.checks.borrow().check();
+    for valid in [waits_for_its_record, forgets_by_its_clock] {
+        let mut alone = ViolationTrace { checks: Rc::default(), ..trace.clone() };
+        valid(&mut alone);
+        found = found.and(alone.checks.borrow().check());
+    }
+    if let Err(why) = found {
         trace.checks.borrow_mut().fail(trace.now, &why);
     }
     trace.tick();
@@ -433,6 +466,26 @@ fn valid_trace(trace: &mut ViolationTrace) {
     trace.calls(CallKind::Acknowledge("m1".to_owned(), Vec::new()));
     trace.calls(CallKind::Raise { group: "g".into(), from: 3, to: 4 });
     trace.tick();
+}
+
+/// Applies a plan once it is persisted. Meanwhile its node is cordoned, and planned over.
+fn waits_for_its_record(trace: &mut ViolationTrace) {
+    trace.plans();
+    trace.observes_later();
+    trace.sets_all_cordons(true);
+    trace.plans();
+    trace.places_pods_on_a_node();
+    trace.applies(&trace.growth);
+}
+
+/// Plans without a launch that EC2 has had enough time to list, by the clock of the replica.
+fn forgets_by_its_clock(trace: &mut ViolationTrace) {
+    trace.applies(&trace.growth);
+    trace.calls(trace.launch(&trace.growth, 0));
+    trace.calls(CallKind::Launched(LAUNCHED[0].into()));
+    trace.later(1);
+    trace.sets_clock(0, SignedDuration::from_secs(70));
+    trace.plans();
 }
 
 /// Plans over one observation repeatedly, each time without one more instance. A plan without

@@ -174,7 +174,7 @@ impl InvariantChecks {
             self.fail(step.now, "I24: a substitute commit removes an instance");
         }
         let none = BTreeMap::new();
-        let there = self.planning_bases.get(&step.replica).map_or(&none, |over| &over.pods);
+        let there = self.base_of(step.replica, plan).map_or(&none, |over| &over.pods);
         let more =
             plan.capacity.demand.iter().find(|row| {
                 row.counts.planned > there.get(&row.workload).copied().unwrap_or_default()
@@ -233,8 +233,7 @@ impl InvariantChecks {
         let Some(plan) = held else { return };
         let before = self.decisions.last_plan.insert(replica, Arc::clone(&plan));
         let young = |since: &Timestamp| step.now.duration_since(*since) < UNRESOLVED_FOR;
-        let unread =
-            self.planning_bases.get(&replica).is_some_and(|over| over.unread.values().any(young));
+        let unread = self.last_base(replica).is_some_and(|over| over.unread.values().any(young));
         // A plan of a substitute commit or with unresolved terms says nothing about removals.
         if plan.errored
             || unread

@@ -102,6 +102,7 @@ impl ViolationTrace {
             wait_until_ready: waits,
             running_pods_only: running,
             previous_attempts: begun,
+            launches_in_progress: Vec::new(),
         }]);
     }
 

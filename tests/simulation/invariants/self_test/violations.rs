@@ -3,8 +3,8 @@
 use super::{
     APPLY, Arc, BTreeSet, Bytes, CORDONED_ANNOTATION, CallKind, Completeness, CountOrShare, Effect,
     InterruptionPhase, InterruptionStatus, LAUNCHED, Plan, PlanScope, READS_PER_MINUTE,
-    REPEATS_MAX, RateLimit, RecordedCall, ResourceChange, SignedDuration, TerminatedInstance,
-    ViolationTrace, WaveStep, launched, rows, tag,
+    REPEATS_MAX, RateLimit, RecordedCall, SignedDuration, TerminatedInstance, ViolationTrace,
+    WaveStep, launched, rows, tag,
 };
 
 /// An invariant, a description, and a trace that violates it.
@@ -38,15 +38,18 @@ pub(super) const OF_PLANS: &[ViolationCase] = &[
         t.applies(&t.growth);
     }),
     ("I7", "pods assigned to an unschedulable node", |t| {
-        t.world.nodes.values_mut().for_each(|node| node.unschedulable = true);
+        t.sets_all_cordons(true);
         t.plans();
-        let mut rows = t.growth.resource_changes.iter();
-        let stays = |row: &&ResourceChange| {
-            row.change.after.as_ref().is_some_and(|after| after.node.is_some())
-        };
-        let address = rows.find(stays).expect("one stays").address.clone();
-        let placement = t.growth.capacity.placements.first_mut().expect("pods come");
-        placement.address = address;
+        t.places_pods_on_a_node();
+        t.applies(&t.growth);
+    }),
+    ("I7", "pods assigned to a node that was uncordoned after the plan", |t| {
+        t.sets_all_cordons(true);
+        t.plans();
+        t.observes_later();
+        t.sets_all_cordons(false);
+        t.plans();
+        t.places_pods_on_a_node();
         t.applies(&t.growth);
     }),
     ("I14", "a removal while the world cannot be read", |t| {
@@ -102,6 +105,15 @@ pub(super) const OF_PLANS: &[ViolationCase] = &[
         t.applies(&t.growth);
         t.calls(t.launch(&t.growth, 0));
         t.calls(CallKind::Launched(LAUNCHED[0].into()));
+        t.plans();
+    }),
+    ("I13", "a forgotten launch while the clock of another replica is ahead", |t| {
+        t.applies(&t.growth);
+        t.calls(t.launch(&t.growth, 0));
+        t.calls(CallKind::Launched(LAUNCHED[0].into()));
+        t.later(1);
+        t.sets_clock(1, SignedDuration::from_mins(3));
+        t.sets_clock(0, SignedDuration::from_secs(50));
         t.plans();
     }),
     ("I13", "a launch while another has no reply", |t| {
