@@ -51,6 +51,7 @@ mod problem;
 mod redeployment;
 mod repair;
 mod replacement;
+mod replacement_obstacle;
 mod reported_resources;
 mod rescue;
 mod scheduling_runs;
@@ -372,8 +373,16 @@ impl Solution {
     fn drifted_without_place(&self) -> impl Iterator<Item = &ExistingNode> {
         self.existing_nodes.iter().filter(|node| {
             let keep = self.target.keeps.get(&node.name);
-            matches!(node.disposition, NodeDisposition::Retire(RetireReason::Drifted { .. }))
-                && keep == Some(&KeepReason::Blocked { by: BlockReason::NoOtherPlace })
+            let is_stuck = matches!(
+                keep,
+                Some(KeepReason::Blocked {
+                    by: BlockReason::NoOtherPlace
+                        | BlockReason::NodeLimit { .. }
+                        | BlockReason::PoolLimits { .. }
+                })
+            );
+            is_stuck
+                && matches!(node.disposition, NodeDisposition::Retire(RetireReason::Drifted { .. }))
         })
     }
 }

@@ -46,6 +46,7 @@ pub use instance_profile::ProfileGcResult;
 pub use launch_context::LaunchContext;
 pub use launch_template_gc::TemplateGcResult;
 pub use market_cache::MarketAnswers;
+pub use node_class_resolution::mark_unresolved;
 pub use preflight::{NodeRole, Preflight};
 pub use sqs::{MESSAGES_MAX, QueueMessage};
 pub use user_data::{BootstrapConfig, ClusterEndpoint};

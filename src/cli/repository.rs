@@ -200,6 +200,7 @@ impl Repository {
 fn fleet_digest(fleet: &Fleet, tree: &RepositoryTree, rendered: &[RenderedRow]) -> String {
     let settings = Fleet {
         origin: None,
+        pools_origin: None,
         signers: Vec::new(),
         policies: Vec::new(),
         unresolved: UnresolvedPolicy::default(),

@@ -102,21 +102,47 @@ impl AdmissionCheck<'_> {
         }
     }
 
-    /// Checks that pod-level resources cover the requests of the containers.
+    /// Checks that pod-level resources cover the containers, whose missing requests and limits the
+    /// `LimitRanger` fills before. Pod-level resources have no defaults of a namespace.
+    /// Source: `k8s.io/kubernetes/pkg/apis/core/validation`, `validatePodResourceConsistency`.
     fn check_pod_level(&mut self, spec: &PodSpec) {
         let Some(stated) = &spec.resources else { return };
-        let sum = aggregate(spec, |container| own_requests(&container.resources));
+        let items = self.items;
+        let filled = |container: &Container| admitted(&container.resources, items);
+        let sum = aggregate(spec, |container| filled(container).requests);
+        let pod_level = pod_level_requests(stated, spec);
+        let hint = "raise what the pod states as a whole, or lower its containers";
+        let with_defaults = " with the defaults of a LimitRange";
+        let given = |is_given: bool| if is_given { with_defaults } else { "" };
+        let own = aggregate(spec, |container| own_requests(&container.resources));
         for (name, asked) in sum.iter().filter(|(name, _)| is_pod_level(name)) {
-            let limit = stated.limits.get(name).map(|limit| ("limit", *limit));
-            let request = stated.requests.get(name).map(|request| ("request", *request));
-            if let Some((what, amount)) = request.or(limit).filter(|(_, amount)| asked > amount) {
-                let (asked, amount) = (format_amount(name, *asked), format_amount(name, amount));
+            let bounds = [("request", pod_level.get(name)), ("limit", stated.limits.get(name))];
+            let mut bounds = bounds.into_iter().filter_map(|(what, most)| Some((what, most?)));
+            let Some((what, amount)) = bounds.find(|(_, most)| asked > *most) else { continue };
+            let given = given(own.get(name) != Some(asked));
+            let (asked, amount) = (format_amount(name, *asked), format_amount(name, *amount));
+            self.add_violation(
+                format!(
+                    "its pod-level {what} of {amount} of {name} is below the {asked} that its \
+                     containers request{given}"
+                ),
+                hint,
+            );
+        }
+        for container in &spec.containers {
+            for (name, limit) in filled(container).limits {
+                let Some(most) = stated.limits.get(&name).filter(|most| limit > **most) else {
+                    continue;
+                };
+                let given = given(container.resources.limits.get(&name) != Some(&limit));
+                let (limit, most) = (format_amount(&name, limit), format_amount(&name, *most));
+                let container = &container.name;
                 self.add_violation(
                     format!(
-                        "its pod-level {what} of {amount} of {name} is below the {asked} that its \
-                         containers request"
+                        "its pod-level limit of {most} of {name} is below the limit of {limit} of \
+                         container {container}{given}"
                     ),
-                    "raise what the pod states as a whole, or lower its containers",
+                    hint,
                 );
             }
         }

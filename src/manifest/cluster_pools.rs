@@ -25,7 +25,7 @@ pub(super) fn read(
     report: &ProblemCollector,
     into: &mut Collector,
 ) {
-    let setting = fleet.origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
+    let setting = fleet.pools_origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
     let declared = declared_objects(into);
     for (kind, name, origin) in &declared {
         report.add(declared_twice((kind, name, origin), pools, &setting));

@@ -4,6 +4,7 @@
 //! (v1alpha1) and `NodeOverlay` (v1alpha1). This module knows the field names and defaults of each
 //! generation. Values that Karpenter or its validation rejects are errors here.
 
+mod conversion_annotations;
 mod instance_settings;
 mod kubelet;
 mod node_class;
@@ -11,6 +12,7 @@ mod node_overlay;
 mod node_pool;
 mod provisioner;
 mod requirements;
+mod selector_terms;
 mod spec_digest;
 
 pub(super) use kubelet::{kubelet, milli_percent};

@@ -390,4 +390,10 @@ pub enum BlockReason {
         /// Node limit of the pool.
         limit: u32,
     },
+    /// A replacement would exceed other limits of the pool.
+    #[serde(rename = "pool-limits")]
+    PoolLimits {
+        /// Reached limits, such as `cpu 8`.
+        limits: String,
+    },
 }

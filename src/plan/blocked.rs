@@ -17,6 +17,7 @@ pub fn is_blocked(row: &ExplainRow) -> bool {
         | BlockReason::Budget
         | BlockReason::InTurn
         | BlockReason::NodeLimit { .. }
+        | BlockReason::PoolLimits { .. }
         | BlockReason::NotTargeted
         | BlockReason::NotReady
         | BlockReason::TagsLost { .. }

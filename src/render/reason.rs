@@ -258,6 +258,9 @@ fn block(reason: &BlockReason) -> String {
         BlockReason::NodeLimit { limit } => {
             format!("replacing it needs one node more than its pool's limit of {limit}")
         }
+        BlockReason::PoolLimits { limits } => {
+            format!("replacing it needs more than the limits of its pool allow: {limits}")
+        }
     }
 }
 

@@ -54,32 +54,43 @@ pub(super) fn detect_cloud_drift(
     selector_drift(launched_with, kind, class, resolved)
 }
 
-/// Returns the subnet and group selectors of `class` whose current result is known, as well as what
-/// the instance was launched with. Their text may change: [`detect_cloud_drift`] compares the results.
+/// Returns the selectors of `class` whose text does not count: their result is known and compared by
+/// [`detect_cloud_drift`], or they could not be resolved yet.
 pub(super) fn resolved_selectors(
     instance: &Instance,
     class: &NodeClass,
-    observed: &Observed,
+    catalog: &Catalog,
+    resolved: &Resolved,
 ) -> Vec<&'static str> {
-    let Observed { resolved, .. } = observed;
-    let LaunchedWith { subnet, security_groups, .. } = &instance.launched_with;
-    let is_older = resolved.resolved_at.is_some_and(|asked| asked <= instance.launched_at);
-    if is_older {
-        return Vec::new();
-    }
+    let LaunchedWith { image, subnet, security_groups } = &instance.launched_with;
     let InstanceSettings { subnets: subnet_terms, security_groups: group_terms, .. } =
         &class.instance_settings;
-    let has_subnets =
-        subnet.is_some() && resolved.subnets.contains_key(&describe_selectors(subnet_terms));
+    let (subnet_terms, group_terms) =
+        (describe_selectors(subnet_terms), describe_selectors(group_terms));
+    let kind = catalog.types.get(&instance.instance_type);
+    let hardware = kind.map(|kind| Hardware::from_labels(&kind.labels));
+    let image = image.as_ref().zip(hardware.and_then(|of| resolved.image(&class.image, of)));
+    let subnet = subnet.as_ref().zip(resolved.subnets.get(&subnet_terms));
     // More groups than selected are no difference, so that a group that the class no longer
     // selects would stay.
-    let has_groups = security_groups.is_some()
-        && security_groups.as_ref()
-            == resolved.security_groups.get(&describe_selectors(group_terms));
-    [("subnetSelectorTerms", has_subnets), ("securityGroupSelectorTerms", has_groups)]
-        .into_iter()
-        .filter_map(|(field, is_known)| is_known.then_some(field))
-        .collect()
+    let groups = security_groups.as_ref().zip(resolved.security_groups.get(&group_terms));
+    // A result from before the launch may be out of date, so that a difference from it does not count.
+    let is_older = resolved.resolved_at.is_some_and(|asked| asked <= instance.launched_at);
+    let image = image.is_some_and(|(is, now)| is == now || !is_older);
+    let subnet = subnet.is_some_and(|(is, now)| now.contains(is) || !is_older);
+    let groups = groups.is_some_and(|(is, now)| is == now);
+    let is_unread = |part: NodeClassField, words: &str| {
+        resolved.unread.iter().any(|term| term.part == part && term.words == words)
+    };
+    let fields = [
+        ("amiSelectorTerms", image || is_unread(NodeClassField::Image, &class.image)),
+        ("subnetSelectorTerms", subnet || is_unread(NodeClassField::Subnets, &subnet_terms)),
+        (
+            "securityGroupSelectorTerms",
+            groups || is_unread(NodeClassField::SecurityGroups, &group_terms),
+        ),
+    ];
+    fields.into_iter().filter_map(|(field, is_known)| is_known.then_some(field)).collect()
 }
 
 /// Returns the difference between an instance and the image, subnets and security groups that
@@ -238,6 +249,56 @@ mod tests {
             &now,
         );
         assert!(other.is_none(), "the selector was not resolved");
+    }
+
+    #[test]
+    fn other_image_selector_with_the_same_image_is_no_drift() {
+        let mut scenario = Scenario::new(&["m5.large"], 500, 512);
+        let declare = |scenario: &mut Scenario, image: &str| {
+            let class = scenario.node_class();
+            class.image = image.to_owned();
+            let mut digests = (*class.spec_digests).clone();
+            digests.insert("amiSelectorTerms".to_owned(), image.into());
+            class.spec_digests = std::sync::Arc::new(digests);
+        };
+        let (old, new) = ("al2023@latest", "al2023@v20260101");
+        declare(&mut scenario, old);
+        scenario.observed.resolved = images("ami-1", "ami-1");
+        scenario.step(3);
+        scenario.age();
+        declare(&mut scenario, new);
+        let fields = |scenario: &Scenario| -> BTreeSet<String> {
+            let retires = scenario.solve().target.retires.into_values();
+            let field = |reason| {
+                let RetireReason::Drifted { field, .. } = reason else { panic!("{reason:?}") };
+                field
+            };
+            retires.map(|retire| field(retire.reason)).collect()
+        };
+        let by_text: BTreeSet<String> =
+            ["amiSelectorTerms of node class default".to_owned()].into();
+        assert_eq!(fields(&scenario), by_text, "nothing is known of the new text");
+        let resolves_to = |scenario: &mut Scenario, image: &str| {
+            let choices = images(image, image).images.remove(old).expect("the images");
+            scenario.observed.resolved.images.insert(new.to_owned(), choices);
+        };
+        resolves_to(&mut scenario, "ami-1");
+        assert_eq!(fields(&scenario), BTreeSet::new());
+        // Also if an answer of the lookups is older than the nodes.
+        let launched_at = scenario.instance().launched_at;
+        scenario.observed.resolved.resolved_at = Some(launched_at);
+        assert_eq!(fields(&scenario), BTreeSet::new());
+        resolves_to(&mut scenario, "ami-2");
+        assert_eq!(fields(&scenario), by_text, "the text changed, and the image with it");
+        scenario.observed.resolved.resolved_at = None;
+        assert_eq!(fields(&scenario), ["image".to_owned()].into());
+        let unread = UnresolvedTerm {
+            part: NodeClassField::Image,
+            words: new.to_owned(),
+            reason: "it is not resolved yet".to_owned(),
+        };
+        scenario.observed.resolved = Resolved { unread: [unread].into(), ..Resolved::default() };
+        assert_eq!(fields(&scenario), BTreeSet::new(), "it is not resolved yet");
     }
 
     #[test]

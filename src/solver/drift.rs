@@ -268,7 +268,7 @@ mod tests {
         let declared = |alias: &str, family: &str| {
             let text = format!(
                 "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {{name: c}}\nspec:\n  \
-                 role: r\n  subnetSelectorTerms: [{{id: s}}]\n  securityGroupSelectorTerms: [{{id: g}}]\n  \
+                 role: r\n  subnetSelectorTerms: [{{id: subnet-1}}]\n  securityGroupSelectorTerms: [{{id: sg-1}}]\n  \
                  amiSelectorTerms: [{{alias: {alias}}}]\n{family}"
             );
             let file = TreeFile { path: "class.yaml".into(), content: Ok(text.as_bytes().into()) };

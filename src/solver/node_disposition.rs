@@ -289,7 +289,8 @@ impl ExistingNodeBuilder<'_> {
         let otherwise =
             launched.filter(|launched| self.spec_digests.get(&pool.name) != Some(launched));
         let changed = otherwise.zip(class).and_then(|(launched, class)| {
-            let resolved = resolved_selectors(instance, class, self.observed);
+            let resolved =
+                resolved_selectors(instance, class, self.catalog, &self.observed.resolved);
             drift::changed_fields(launched, pool, class, &resolved)
         });
         found.extend(changed.map(|field| {

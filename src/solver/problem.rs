@@ -20,7 +20,7 @@ use super::packing_model::PackingModel;
 use super::redeployment::Redeployment;
 use super::scheduling_runs::{CoveredOrders, DrainingPods};
 use super::spot_diversity::OfferingShare;
-use super::spread_domains::classes_spread_over_domains;
+use super::spread_domains::{SpreadClass, classes_spread_over_domains};
 use super::target_fleet::NodeRef;
 use super::{Purpose, Settings};
 use crate::demand::{Daemon, PodGroup};
@@ -88,7 +88,7 @@ pub(super) struct Problem<'a> {
     /// Existing nodes with pods of each group, with pod counts.
     running_pods: Vec<Vec<(usize, u32)>>,
     /// Pod classes that need a node in their topology domain.
-    pub spread_classes: Vec<usize>,
+    pub spread_classes: Vec<SpreadClass>,
 }
 
 impl<'a> Deref for Problem<'a> {

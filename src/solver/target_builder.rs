@@ -255,11 +255,12 @@ impl TargetBuilder<'_> {
             let others = self.removed_beside_batches(&batches.by_node);
             only.saves = only.saves.max(self.outcome.baseline_price - layout.price - others);
         }
-        let occupied = occupied_nodes(self.groups);
+        let (occupied, limits) = (occupied_nodes(self.groups), self.limits());
         for (index, node) in self.existing.iter().enumerate() {
             if layout.retained[index] {
                 let pods = layout.pods_on[index].values().sum();
-                keeps.insert(node.name.clone(), self.keep_reason(node, pods));
+                let keep = self.name_reached_limits(node, self.keep_reason(node, pods), &limits);
+                keeps.insert(node.name.clone(), keep);
             } else {
                 let retire = self.retire(index, node, &batches, &changes, &occupied);
                 retires.insert(node.name.clone(), retire);

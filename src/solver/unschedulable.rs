@@ -33,7 +33,7 @@ use crate::model::units::Bytes;
 use crate::scheduler::{ScheduleNode, UnfitReason};
 
 /// Maximum number of reasons listed for one group.
-const REASONS_MAX: usize = 12;
+pub(super) const REASONS_MAX: usize = 12;
 
 /// Explains unschedulable pods.
 pub(super) struct UnschedulableReport<'a> {
@@ -571,7 +571,7 @@ fn format_bytes_in_one_unit(amounts: [i64; 2]) -> [String; 2] {
 }
 
 /// Formats an amount as Kubernetes does.
-fn format_amount(resource: &str, amount: i64) -> String {
+pub(super) fn format_amount(resource: &str, amount: i64) -> String {
     match resource {
         "cpu" => crate::model::units::MilliCpu(amount).to_string(),
         "memory" | "ephemeral-storage" => Bytes(amount).to_string(),

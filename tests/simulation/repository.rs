@@ -96,7 +96,8 @@ impl Default for Commit {
             pool: Some("web".to_owned()),
             class: true,
             template: String::new(),
-            disruption: "disruption: { budgets: [{ nodes: '100%' }] }".to_owned(),
+            disruption: "disruption: { consolidateAfter: 0s, budgets: [{ nodes: '100%' }] }"
+                .to_owned(),
             annotations: String::new(),
             objects: String::new(),
             fleet: String::new(),

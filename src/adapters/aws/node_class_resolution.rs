@@ -1,6 +1,8 @@
 //! Resolves the selectors of node classes ahead of time. Launches and observations use the cached
 //! results, so observations never wait for a lookup.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,10 +11,10 @@ use super::client::Aws;
 use super::errors::AwsError;
 use super::launch_context::LaunchContext;
 use super::resolution_cache::{
-    FRESH_FOR, ResolutionKey, ResolutionTime, ResolvedSelector, Subnets,
+    FRESH_FOR, NOT_RESOLVED_YET, ResolutionKey, ResolutionTime, ResolvedSelector, Subnets,
 };
 use crate::model::desired::{Generation, NodeClass, describe_selectors};
-use crate::model::observed::{Hardware, NodeClassField};
+use crate::model::observed::{Hardware, NodeClassField, Observed, UnresolvedTerm};
 
 /// Time limit of one resolution. The next resolution handles the remaining lookups, which are
 /// reported as unknown until then.
@@ -40,6 +42,39 @@ fn has_selectors(class: &NodeClass, part: NodeClassField) -> bool {
         NodeClassField::Subnets => !settings.subnets.is_empty(),
         NodeClassField::SecurityGroups => !settings.security_groups.is_empty(),
     }
+}
+
+/// Returns the observation with the selectors of `context` that it does not know marked as unresolved.
+/// It may be older than the commit that states them, and their text alone is no drift.
+pub fn mark_unresolved(world: &Arc<Observed>, context: &LaunchContext) -> Arc<Observed> {
+    let Observed { resolved, .. } = &**world;
+    let is_known = |part: NodeClassField, words: &str| {
+        resolved.unread.iter().any(|term| term.part == part && term.words == words)
+            || match part {
+                NodeClassField::Image => resolved.images.contains_key(words),
+                NodeClassField::Subnets => resolved.subnets.contains_key(words),
+                NodeClassField::SecurityGroups => resolved.security_groups.contains_key(words),
+            }
+    };
+    let ours = context.node_classes().filter(|class| class.generation != Generation::Eksctl);
+    let keys = ours.flat_map(|class| {
+        let keys = resolution_keys(class, &context.kubernetes_version).into_iter();
+        keys.filter(move |key| has_selectors(class, key.part))
+    });
+    let unread: BTreeSet<UnresolvedTerm> = keys
+        .filter(|key| !is_known(key.part, &key.words))
+        .map(|ResolutionKey { part, words, .. }| UnresolvedTerm {
+            part,
+            words,
+            reason: NOT_RESOLVED_YET.to_owned(),
+        })
+        .collect();
+    if unread.is_empty() {
+        return Arc::clone(world);
+    }
+    let mut marked = Observed::clone(world);
+    marked.resolved.unread.extend(unread);
+    Arc::new(marked)
 }
 
 impl Aws {

@@ -23,6 +23,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(30);
 /// Time for which a result remains usable without a refresh.
 const USABLE_FOR: Duration = Duration::from_mins(15);
 
+/// Reason of a lookup without a result so far.
+pub(super) const NOT_RESOLVED_YET: &str = "it is not resolved yet";
+
 /// Subnets by zone, those with the most free addresses first.
 pub(super) type Subnets = BTreeMap<ZoneName, Vec<Subnet>>;
 
@@ -88,7 +91,7 @@ impl ResolutionEntry {
     fn current(&self, now: Instant) -> Option<(ResolutionTime, Result<&ResolvedSelector, &str>)> {
         let answer = self.value.as_ref().map(|(when, answer)| (*when, Ok(answer)));
         let failed = self.failure.as_ref().map(|(when, why)| (*when, Err(why.as_str())));
-        let pending = self.pending.map(|when| (when, Err("it is not resolved yet")));
+        let pending = self.pending.map(|when| (when, Err(NOT_RESOLVED_YET)));
         let value = |value: &(ResolutionTime, Result<&ResolvedSelector, &str>)| {
             value.0.is_within(USABLE_FOR, now)
         };

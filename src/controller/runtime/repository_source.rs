@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::forecast_task::ForecastTask;
 use super::{BlockingPlanner, ReadMarket, RepositoryReader, TrustedCommit};
-use crate::adapters::aws::{Aws, ClusterBootstrap, LaunchContext, MarketAnswers};
+use crate::adapters::aws::{Aws, ClusterBootstrap, LaunchContext, MarketAnswers, mark_unresolved};
 use crate::adapters::git::{RepositoryTree, TreeBase};
 use crate::adapters::kube::WatchedCluster;
 use crate::catalog::Catalog;
@@ -305,7 +305,7 @@ impl<P: BlockingPlanner> RevisionPlanner for Arc<LivePlanner<P>> {
     async fn plan(&self, world: Arc<Observed>, limits: PlanScope) -> Plan {
         // The next launches belong to this plan.
         self.aws.set_launch_context(Arc::clone(&self.launch_context));
-        let (planner, over) = (Self::clone(self), Arc::clone(&world));
+        let (planner, over) = (Self::clone(self), mark_unresolved(&world, &self.launch_context));
         let plan = run_blocking(move || planner.plans.plan(&over, limits)).await;
         if let Some(permit) = self.forecast_task.try_begin(&plan, &world) {
             // The forecast does not delay the plan.

@@ -153,6 +153,39 @@ fn pod_level_resources_cover_the_containers() {
     );
 }
 
+#[test]
+fn defaults_of_containers_count_beside_pod_level_resources() {
+    let messages = |resources: &str| -> Vec<String> {
+        let text = format!(
+            "{{apiVersion: v1, kind: LimitRange, metadata: {{name: r}}, spec: {{limits: [{{type: Container,
+  defaultRequest: {{cpu: 500m}}, default: {{cpu: 1}}}}]}}}}
+---
+{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, spec: {{resources: {{{resources}}},
+  containers: [{{name: a}}, {{name: b, resources: {{requests: {{cpu: 100m}}}}}}]}}}}"
+        );
+        problems(&text).into_iter().map(|problem| problem.message).collect()
+    };
+    assert_eq!(messages("requests: {cpu: 600m}"), [""; 0]);
+    let below = |request: &str| {
+        format!(
+            "the API server refuses its pods: its pod-level request of {request} of cpu is below the \
+             600m that its containers request with the defaults of a LimitRange"
+        )
+    };
+    assert_eq!(messages("requests: {cpu: 300m}"), [below("300m")]);
+    // The API server derives the request from the containers before a LimitRange fills them.
+    assert_eq!(messages("limits: {cpu: 2}"), [below("100m")]);
+    let limited = messages("requests: {cpu: 600m}, limits: {cpu: 800m}");
+    assert_eq!(limited.len(), 2, "{limited:?}");
+    assert!(
+        limited[0].ends_with(
+            "its pod-level limit of 800m of cpu is below the limit of 1 of container a with the \
+             defaults of a LimitRange"
+        ),
+        "{limited:?}"
+    );
+}
+
 /// Returns the warnings for a quota and a Deployment of class `high`: four pods that request one
 /// core, with a limit of two.
 fn quota(spec: &str) -> Vec<String> {

@@ -1,28 +1,23 @@
 //! The fields of a node class that only a launch needs.
-//!
-//! The generations differ in names. v1alpha1 selects by one map of tags, in which `aws-ids` and
-//! `aws::ids` stand for ids; v1beta1 and v1 have lists of terms.
 
 use super::super::decode::{Field, FieldMap, shorten};
-use super::node_pool::string_map;
+use super::selector_terms::{Selected, image_terms, selectors};
 use super::warn_unsupported;
 use crate::model::desired::{
-    BlockDevice, ConnectionTracking, Ec2Selector, Identity, ImageTerm, InstanceSettings,
-    MetadataOptions, UserData,
+    BlockDevice, ConnectionTracking, Generation, Identity, InstanceSettings, MetadataOptions,
+    UserData,
 };
 use crate::model::units::Bytes;
 
-/// Keys of a v1alpha1 selector that stand for ids.
-const ID_KEYS: [&str; 2] = ["aws-ids", "aws::ids"];
-/// Keys of a v1alpha1 selector that stand for names.
-const NAME_KEYS: [&str; 1] = ["aws::name"];
+/// Maximum hop limit of the metadata service.
+const HOPS_MAX: i32 = 64;
 
 /// Reads the launch settings of instances. `alias` is the AMI alias of the class, if any.
-pub(super) fn instance_settings(spec: &FieldMap<'_>, alias: Option<&str>) -> InstanceSettings {
-    let one_of = |terms: &'static str, map: &'static str| {
-        let terms = spec.get(terms).map(|field| selectors(&field));
-        terms.or_else(|| spec.get(map).map(|field| tag_selectors(&field))).unwrap_or_default()
-    };
+pub(super) fn instance_settings(
+    spec: &FieldMap<'_>,
+    alias: Option<&str>,
+    generation: Generation,
+) -> InstanceSettings {
     let text = |key| spec.get(key).and_then(|f: Field<'_>| Some(f.non_empty_text()?.into_owned()));
     let identity = match (text("instanceProfile"), text("role")) {
         (Some(profile), _) => Identity::Profile(profile),
@@ -30,9 +25,9 @@ pub(super) fn instance_settings(spec: &FieldMap<'_>, alias: Option<&str>) -> Ins
         (None, None) => Identity::None,
     };
     InstanceSettings {
-        subnets: one_of("subnetSelectorTerms", "subnetSelector"),
-        security_groups: one_of("securityGroupSelectorTerms", "securityGroupSelector"),
-        images: images(spec, alias),
+        subnets: selectors(spec, Selected::Subnets),
+        security_groups: selectors(spec, Selected::SecurityGroups),
+        images: image_terms(spec, alias, generation),
         identity,
         user_data: spec.get("userData").and_then(|f| Some(UserData::new(&f.script()?))),
         metadata: spec.get("metadataOptions").map(|f| metadata(&f)).unwrap_or_default(),
@@ -77,82 +72,6 @@ fn nested_virtualization(field: &Field<'_>) -> Option<bool> {
     nested
 }
 
-fn images(spec: &FieldMap<'_>, alias: Option<&str>) -> Vec<ImageTerm> {
-    let aliased = alias.and_then(|alias| alias.split_once('@'));
-    if let Some((family, version)) = aliased {
-        let (family, version) = (family.to_owned(), version.to_owned());
-        return vec![ImageTerm::Alias { family, version }];
-    }
-    if let Some(terms) = spec.get("amiSelectorTerms") {
-        return terms.items().filter_map(|item| image_term(&item)).collect();
-    }
-    let selector = spec.get("amiSelector").map(|field| tag_selectors(&field)).unwrap_or_default();
-    selector.into_iter().map(|selector| ImageTerm::Owned(selector, None)).collect()
-}
-
-fn image_term(item: &Field<'_>) -> Option<ImageTerm> {
-    let map = &item.map()?;
-    let text = |key| map.get(key).and_then(|f: Field<'_>| Some(f.non_empty_text()?.into_owned()));
-    let (parameter, selector, owner) = (text("ssmParameter"), selector(map), text("owner"));
-    map.ignore(&["alias"]);
-    map.finish_with_typo_check();
-    if let Some(parameter) = parameter {
-        return Some(ImageTerm::Parameter(parameter));
-    }
-    is_selective(item, map, &selector).then_some(ImageTerm::Owned(selector, owner))
-}
-
-fn selectors(field: &Field<'_>) -> Vec<Ec2Selector> {
-    let read = |item: Field<'_>| {
-        let map = item.map()?;
-        let selector = selector(&map);
-        map.finish_with_typo_check();
-        is_selective(&item, &map, &selector).then_some(selector)
-    };
-    field.items().filter_map(read).collect()
-}
-
-/// Returns whether a term has a condition, and reports one that selects everything. An unreadable
-/// term is already reported.
-fn is_selective(item: &Field<'_>, map: &FieldMap<'_>, selector: &Ec2Selector) -> bool {
-    if *selector != Ec2Selector::default() {
-        return true;
-    }
-    let states_tags = |tags: Field<'_>| tags.map().is_some_and(|m| m.entries().next().is_some());
-    let mut entries = map.entries();
-    if entries.all(|(key, field)| key == "tags" && !states_tags(field)) {
-        item.error("selects everything", "state tags or an id".to_owned());
-    }
-    false
-}
-
-fn selector(map: &FieldMap<'_>) -> Ec2Selector {
-    let text = |key| map.get(key).and_then(|f: Field<'_>| Some(f.non_empty_text()?.into_owned()));
-    let tags = map.get("tags").map(|field| string_map(&field)).unwrap_or_default();
-    Ec2Selector { id: text("id"), name: text("name"), tags }
-}
-
-/// Reads a v1alpha1 selector: a map of tags, or of comma-separated ids or names.
-fn tag_selectors(field: &Field<'_>) -> Vec<Ec2Selector> {
-    let mut tags = string_map(field);
-    let mut listed = |keys: &[&str]| -> Vec<String> {
-        let found = keys.iter().find_map(|key| tags.remove(*key)).unwrap_or_default();
-        found.split(',').map(str::trim).filter(|t| !t.is_empty()).map(str::to_owned).collect()
-    };
-    let (ids, names) = (listed(&ID_KEYS), listed(&NAME_KEYS));
-    let by_id = ids.into_iter().map(|id| Ec2Selector { id: Some(id), ..Ec2Selector::default() });
-    let by_name =
-        names.into_iter().map(|name| Ec2Selector { name: Some(name), ..Ec2Selector::default() });
-    let mut all: Vec<Ec2Selector> = by_id.chain(by_name).collect();
-    for selector in &mut all {
-        selector.tags.clone_from(&tags);
-    }
-    if all.is_empty() && !tags.is_empty() {
-        all.push(Ec2Selector { tags, ..Ec2Selector::default() });
-    }
-    all
-}
-
 fn metadata(field: &Field<'_>) -> MetadataOptions {
     let mut options = MetadataOptions::default();
     let Some(map) = field.map() else { return options };
@@ -160,7 +79,13 @@ fn metadata(field: &Field<'_>) -> MetadataOptions {
     let choice = |key| map.get(key).and_then(|f: Field<'_>| f.choice(&states));
     options.enabled = choice("httpEndpoint").unwrap_or(options.enabled);
     options.ipv6 = choice("httpProtocolIPv6").unwrap_or(options.ipv6);
-    let hops = map.get("httpPutResponseHopLimit").and_then(|f| f.int(1));
+    let hops = map.get("httpPutResponseHopLimit").and_then(|field| {
+        let hops = field.int(1)?;
+        if hops > HOPS_MAX {
+            field.error(format_args!("is {hops}, above {HOPS_MAX}"), None);
+        }
+        Some(hops)
+    });
     options.hop_limit = hops.unwrap_or(options.hop_limit);
     let tokens = [("required", true), ("optional", false)];
     let tokens = map.get("httpTokens").and_then(|f| f.choice(&tokens));

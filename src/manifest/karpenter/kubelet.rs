@@ -9,6 +9,7 @@ use super::super::decode::{Field, FieldMap, shorten};
 use super::super::resource_list::{non_negative_quantity, resource_list};
 use super::warn_unsupported;
 use crate::model::desired::{KubeletSettings, ReservedAmount};
+use crate::model::pod::ResourceList;
 use crate::model::units::Bytes;
 
 /// The setting of older generations without effect: every image has containerd.
@@ -30,14 +31,17 @@ const SIGNALS: [&str; 6] = [
     "pid.available",
 ];
 
+/// Resources that a kubelet reserves.
+const RESERVED: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pid"];
+
 /// Reads kubelet settings.
 pub(in super::super) fn kubelet(field: &Field<'_>) -> KubeletSettings {
     let Some(map) = field.map() else { return KubeletSettings::default() };
     let mut settings = KubeletSettings {
         max_pods: map.get("maxPods").and_then(|f| f.int(0)),
         pods_per_core: map.get("podsPerCore").and_then(|f| f.int(0)),
-        kube_reserved: map.get("kubeReserved").map(|f| resource_list(&f)).unwrap_or_default(),
-        system_reserved: map.get("systemReserved").map(|f| resource_list(&f)).unwrap_or_default(),
+        kube_reserved: reserved_resources(&map, "kubeReserved"),
+        system_reserved: reserved_resources(&map, "systemReserved"),
         ..KubeletSettings::default()
     };
     settings.eviction_hard = by_signal(&map, "evictionHard", reserved);
@@ -121,6 +125,19 @@ fn report_contradictions(field: &Field<'_>, settings: &KubeletSettings) {
             None,
         );
     }
+}
+
+/// Reads amounts of the resources that a kubelet reserves.
+fn reserved_resources(map: &FieldMap<'_>, key: &'static str) -> ResourceList {
+    let Some(field) = map.get(key) else { return ResourceList::new() };
+    if let Some(amounts) = field.map() {
+        for (name, amount) in amounts.entries().filter(|(name, _)| !RESERVED.contains(name)) {
+            let name = shorten(name);
+            let hint = format!("write one of {}", RESERVED.join(", "));
+            amount.error(format_args!("is an amount of `{name}`, which is not reserved"), hint);
+        }
+    }
+    resource_list(&field)
 }
 
 /// Reads `100Mi` or `7.5%`.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::collector::{Collector, Definition};
 use super::super::decode::{Field, FieldMap, shorten};
 use super::super::object_meta::ObjectMeta;
+use super::super::placeholder;
 use super::super::yaml::YamlValue;
 use super::instance_settings::instance_settings;
 use super::kubelet::kubelet;
@@ -16,7 +17,7 @@ use crate::model::desired::{
     ReservationTerm, Severity,
 };
 use crate::model::similar_name::most_similar;
-use crate::model::units::Bytes;
+use crate::model::units::{Bytes, Quantity};
 
 /// Values of `amiFamily`.
 const FAMILIES: [(&str, AmiFamily); 8] = [
@@ -35,6 +36,15 @@ const UNSUPPORTED: &[&str] = &["ipPrefixCount", "networkInterfaces", "placementG
 
 /// Lists of terms without which no instance can be launched.
 const LAUNCH_SELECTORS: [&str; 2] = ["subnetSelectorTerms", "securityGroupSelectorTerms"];
+
+/// Types of volumes.
+const VOLUME_TYPES: [&str; 7] = ["standard", "io1", "io2", "gp2", "sc1", "st1", "gp3"];
+
+/// Units of a volume size, each with the maximum number.
+const SIZE_UNITS: [(&str, u32); 4] = [("Gi", 59_000), ("G", 64_000), ("Ti", 58), ("T", 64)];
+
+/// Maximum block devices of a class.
+const DEVICES_MAX: u32 = 50;
 
 /// Tag keys that Karpenter's API refuses in a class.
 const RESERVED_TAGS: [&str; 4] = [
@@ -69,11 +79,17 @@ pub(in super::super) fn node_class(
     };
     let (role, profile) = (spec.get("role"), spec.get("instanceProfile"));
     match (role, profile) {
-        (None, None) => spec.field.warn("has neither `role` nor `instanceProfile`", None),
+        (None, None) => {
+            let hint = "state one of them, as the API server requires".to_owned();
+            spec.field.error("has neither `role` nor `instanceProfile`", hint);
+        }
         (Some(role), Some(_)) => role.error("conflicts with `instanceProfile`", None),
         (Some(_), None) | (None, Some(_)) => {}
     }
     require_selectors(&spec);
+    if let Some(devices) = spec.get("blockDeviceMappings") {
+        check_devices(&devices);
+    }
     if let Some(tags) = spec.get("tags") {
         refuse_reserved_tags(&tags);
     }
@@ -84,8 +100,8 @@ pub(in super::super) fn node_class(
     let named = spec.get("amiFamily").and_then(|field| field.node.text());
     let named = named.or_else(|| image.as_ref().map(|(_, image)| image.as_str()));
     let windows_build = named.and_then(|name| family.windows_build(name));
-    let instance_settings =
-        instance_settings(&spec, image.as_ref().and_then(|(_, image)| image_alias(image)));
+    let alias = image.as_ref().and_then(|(_, image)| image_alias(image));
+    let instance_settings = instance_settings(&spec, alias, generation);
     spec.finish_with_typo_check();
     let Some((_, image)) = image else { return };
     let kubelet = kubelet.unwrap_or_default();
@@ -100,6 +116,60 @@ fn require_selectors(spec: &FieldMap<'_>) {
         {
             terms.error("selects nothing", "state tags or an id".to_owned());
         }
+    }
+}
+
+/// Reports block devices that the API server refuses.
+fn check_devices(devices: &Field<'_>) {
+    if devices.scope.verbatim {
+        return;
+    }
+    let (mut roots, mut count) = (0, 0);
+    for item in devices.items() {
+        let Some(map) = item.map() else { continue };
+        count += 1;
+        let is_root = map.get("rootVolume").is_some_and(|root| root.node.text() == Some("true"));
+        roots += u32::from(is_root);
+        let Some(ebs) = map.get("ebs") else { continue };
+        let Some(volume) = ebs.map() else { continue };
+        let (size, snapshot) = (volume.get("volumeSize"), volume.get("snapshotID"));
+        if size.is_none() && snapshot.is_none() {
+            ebs.error("has neither `volumeSize` nor `snapshotID`", None);
+        }
+        if let Some(rate) = volume.get("volumeInitializationRate").filter(|_| snapshot.is_none()) {
+            rate.error("needs a `snapshotID`", None);
+        }
+        if let Some(size) = size {
+            check_volume_size(&size);
+        }
+        if let Some(kind) = volume.get("volumeType") {
+            kind.choice(&VOLUME_TYPES.map(|kind| (kind, ())));
+        }
+    }
+    if roots > 1 {
+        devices.error("has more than one `rootVolume`", None);
+    }
+    if count > DEVICES_MAX {
+        devices.error(format_args!("lists {count} devices, more than {DEVICES_MAX}"), None);
+    }
+}
+
+/// Reports a size in a unit, or of an amount, that the API server refuses.
+fn check_volume_size(size: &Field<'_>) {
+    let text = placeholder::substitute(size.node.text().unwrap_or_default(), size.scope.vars).text;
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let is_known = SIZE_UNITS.iter().find(|(known, _)| *known == unit);
+    let is_valid = is_known.is_some_and(|(_, most)| {
+        !number.starts_with('0') && number.parse::<u32>().is_ok_and(|number| number <= *most)
+    });
+    // The reader of the size reports a wrong quantity, and less than 1Gi.
+    let is_read = |size: Quantity| Bytes::from_quantity(size).0 >= Bytes::GIB;
+    if !is_valid && text.parse().is_ok_and(is_read) {
+        size.error(
+            format_args!("is `{}`, not a size that the API server accepts", shorten(&text)),
+            "write a whole number of Gi or G (up to 59000Gi), or of Ti or T".to_owned(),
+        );
     }
 }
 
@@ -140,7 +210,7 @@ pub(in super::super) fn node_template(meta: ObjectMeta, root: &FieldMap<'_>, int
     let known = family.as_ref().map_or(AmiFamily::Custom, |f| f.unwrap_or(AmiFamily::Al2));
     let class = settings(&spec, Generation::V1alpha5, meta, known);
     let windows_build = name.and_then(|name| known.windows_build(name));
-    let instance_settings = instance_settings(&spec, image_alias(&image));
+    let instance_settings = instance_settings(&spec, image_alias(&image), Generation::V1alpha5);
     spec.finish_with_typo_check();
     if family.is_ok() {
         add(NodeClass { windows_build, image, instance_settings, ..class }, root, into);
@@ -214,27 +284,45 @@ fn settings(
 fn reservation_terms(field: &Field<'_>) -> Vec<ReservationTerm> {
     let term = |item: Field<'_>| {
         let map = item.map()?;
-        let filled =
-            |key| map.get(key).and_then(|f| f.non_empty_text()).map(std::borrow::Cow::into_owned);
+        let filled = |key, is_valid: fn(&str) -> bool| {
+            let field = map.get(key)?;
+            let text = field.non_empty_text()?.into_owned();
+            if !is_valid(&text) {
+                field.error(format_args!("is `{}`, not an id", shorten(&text)), None);
+            }
+            Some(text)
+        };
         let criteria = [("open", false), ("targeted", true)];
         let term = ReservationTerm {
-            id: filled("id"),
+            id: filled("id", is_reservation),
             tags: map.get("tags").map(|field| string_map(&field)).unwrap_or_default(),
-            owner: filled("ownerID"),
+            owner: filled("ownerID", is_account),
             targeted: map.get("instanceMatchCriteria").and_then(|f| f.choice(&criteria)),
         };
         map.finish_with_typo_check();
         let beside = term.owner.is_some() || term.targeted.is_some() || !term.tags.is_empty();
         if term.id.is_some() && beside {
             item.error("has an `id`, which excludes other conditions", None);
-        } else if term == ReservationTerm::default() {
-            let hint = "state an id, tags, ownerID or instanceMatchCriteria".to_owned();
-            item.error("selects every reservation", hint);
+        } else if term.id.is_none() && term.targeted.is_none() && term.tags.is_empty() {
+            let hint = "state an id, tags or instanceMatchCriteria".to_owned();
+            let owned = if term.owner.is_some() { " of an account" } else { "" };
+            item.error(format_args!("selects every reservation{owned}"), hint);
             return None;
         }
         Some(term)
     };
     field.items().filter_map(term).collect()
+}
+
+/// Returns true for an id such as `cr-0a1b2c3d`.
+fn is_reservation(id: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_digit() || byte.is_ascii_lowercase();
+    id.strip_prefix("cr-").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(is_inner))
+}
+
+/// Returns true for the id of an AWS account.
+fn is_account(id: &str) -> bool {
+    id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Reads the prefix delegation annotation.
@@ -275,7 +363,13 @@ fn image(spec: &FieldMap<'_>, generation: Generation) -> Option<(AmiFamily, Stri
     let stated = spec.get("amiFamily");
     let name = stated.as_ref().and_then(|field| field.node.text()).unwrap_or_default();
     let latest = format!("{}@latest", name.to_ascii_lowercase());
-    let terms = spec.get("amiSelectorTerms");
+    let terms = spec.get("amiSelectorTerms").filter(|terms| {
+        let is_empty = matches!(&terms.node.value, YamlValue::Seq(items) if items.is_empty());
+        if is_empty && generation == Generation::V1 {
+            terms.error("selects nothing", "state an alias, tags or an id".to_owned());
+        }
+        !is_empty
+    });
     let aliased = terms.as_ref().map_or(Ok(None), alias);
     let (Ok(family), Ok(aliased)) = (family(stated, generation), aliased) else { return None };
     match (terms, aliased, family) {

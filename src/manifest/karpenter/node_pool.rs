@@ -11,6 +11,7 @@ use super::super::object_meta::ObjectMeta;
 use super::super::pod_spec::taints;
 use super::super::resource_list::resource_list;
 use super::super::yaml::YamlNode;
+use super::conversion_annotations::converted_kubelet;
 use super::kubelet::kubelet;
 use super::requirements::{pool_labels, pool_requirements};
 use super::{add_pool, check_taints, finish_root, weight};
@@ -27,6 +28,9 @@ const EXPIRE_AFTER: SignedDuration = SignedDuration::from_hours(720);
 
 /// Default number of nodes of a budget.
 const DEFAULT_BUDGET: BudgetNodes = BudgetNodes::Percent(10);
+
+/// Maximum budgets of a pool.
+const BUDGETS_MAX: usize = 50;
 
 /// Name of the limit on the number of nodes.
 const NODES: &str = "nodes";
@@ -81,7 +85,9 @@ pub(in super::super) fn node_pool(
     }
     let weight = weight(weighted);
     spec.finish_with_typo_check();
+    let converted = if generation == Generation::V1 { converted_kubelet(root) } else { None };
     let Some(pool) = pool else { return };
+    let kubelet = converted.or(pool.kubelet);
     let expire_after = disruption.expire_after.unwrap_or(pool.expire_after);
     let Disruption { consolidation, consolidate_after, budgets, .. } = disruption;
     let pool = Pool {
@@ -92,6 +98,7 @@ pub(in super::super) fn node_pool(
         consolidate_after,
         budgets,
         expire_after,
+        kubelet,
         ..pool
     };
     add_pool(pool, root, into);
@@ -124,16 +131,17 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
     let spec = template.required("spec");
     let spec = spec.as_ref().and_then(Field::map)?;
     template.finish_with_typo_check();
-    let node_class = spec.required("nodeClassRef").and_then(|field| node_class_ref(&field));
-    let requirements = pool_requirements(spec.get("requirements"), generation);
+    let node_class =
+        spec.required("nodeClassRef").and_then(|field| node_class_ref(&field, generation));
+    let requirements = pool_requirements(spec.required("requirements"), generation);
     let (steady, startup) = (taints(spec.get("taints")), taints(spec.get("startupTaints")));
     check_taints(&spec.field, &steady, &startup);
     let beta = generation == Generation::V1beta1;
     let kubelet = if beta { spec.get("kubelet").map(|f| kubelet(&f)) } else { None };
     let expire_after =
-        if beta { None } else { spec.get("expireAfter").and_then(|f| f.duration_or_never()) };
-    let termination_grace_period =
-        if beta { None } else { spec.get("terminationGracePeriod").and_then(|f| f.duration()) };
+        if beta { None } else { spec.get("expireAfter").and_then(|f| whole_units_or_never(&f)) };
+    let grace_period = if beta { None } else { spec.get("terminationGracePeriod") };
+    let termination_grace_period = grace_period.and_then(|field| whole_units(&field));
     if beta {
         spec.ignore(&["resources"]);
     }
@@ -213,8 +221,13 @@ fn auto_mode_pool(spec: &Field<'_>, generation: Generation) -> Option<AutoModePo
     Some(AutoModePool { labels, requirements, taints: taints(spec.get("taints")) })
 }
 
-fn node_class_ref(field: &Field<'_>) -> Option<NodeClassName> {
+fn node_class_ref(field: &Field<'_>, generation: Generation) -> Option<NodeClassName> {
     let map = field.map()?;
+    if generation == Generation::V1 {
+        for key in ["group", "kind"] {
+            map.required(key);
+        }
+    }
     let name = map.required("name").and_then(|name| name.non_empty_text());
     if let Some(kind) = map.get("kind")
         && let Some(text) = kind.text()
@@ -250,19 +263,50 @@ fn disruption_of(map: Option<&FieldMap<'_>>, generation: Generation) -> Disrupti
     if let Some(policy) = map.get("consolidationPolicy").and_then(|f| policy(&f, generation)) {
         read.consolidation = policy;
     }
-    match map.get("consolidateAfter").and_then(|f| f.duration_or_never()) {
+    let after = if generation == Generation::V1 {
+        map.required("consolidateAfter")
+    } else {
+        map.get("consolidateAfter")
+    };
+    match after.and_then(|field| whole_units_or_never(&field)) {
         Some(Expiry::After(after)) => read.consolidate_after = Some(after),
         Some(Expiry::Never) => read.consolidate_after = None,
         None => {}
     }
     if let Some(budgets) = map.get("budgets") {
         read.budgets = budgets.items().filter_map(|item| budget(&item.map()?)).collect();
+        let count = budgets.items().count();
+        if count > BUDGETS_MAX {
+            budgets.error(format_args!("lists {count} budgets, more than {BUDGETS_MAX}"), None);
+        }
     }
     if generation == Generation::V1beta1 {
-        read.expire_after = map.get("expireAfter").and_then(|field| field.duration_or_never());
+        read.expire_after = map.get("expireAfter").and_then(|field| whole_units_or_never(&field));
     }
     map.finish_with_typo_check();
     read
+}
+
+/// Reads a duration of whole hours, minutes and seconds, as the API server does, or `Never`.
+fn whole_units_or_never(field: &Field<'_>) -> Option<Expiry> {
+    let expiry = field.duration_or_never()?;
+    let is_whole = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'h' | b'm' | b's');
+    let text = field.text().unwrap_or_default();
+    let has_millis = text.contains("ms") || text.ends_with(|last: char| last.is_ascii_digit());
+    if text != "Never" && (has_millis || !text.bytes().all(is_whole)) {
+        field.error(
+            format_args!("is `{}`, not in whole hours, minutes and seconds", shorten(&text)),
+            "write it as 30s, 5m, 1h30m or 720h".to_owned(),
+        );
+    }
+    Some(expiry)
+}
+
+/// Reads a duration of whole hours, minutes and seconds, as the API server does.
+fn whole_units(field: &Field<'_>) -> Option<SignedDuration> {
+    let duration = field.duration()?;
+    whole_units_or_never(field);
+    Some(duration)
 }
 
 /// Returns the budget of a pool without `budgets`. An empty list sets no limit.
@@ -302,9 +346,26 @@ fn budget(map: &FieldMap<'_>) -> Option<Budget> {
         map.field.error("has one of `schedule` and `duration`; both or neither are needed", None);
     }
     let schedule = schedule.and_then(|field| cron::expression(&field));
-    let duration = duration.and_then(|field| field.duration());
+    let duration = duration.and_then(|field| {
+        let duration = field.duration()?;
+        if !field.text().is_some_and(|text| is_in_hours_and_minutes(&text)) {
+            field.error("is not in hours and minutes", "write it as 10m, 2h or 1h30m".to_owned());
+        }
+        Some(duration)
+    });
     map.finish_with_typo_check();
     Some(Budget { nodes: nodes?, reasons: reasons.unwrap_or_default(), schedule, duration })
+}
+
+/// Returns true for a duration such as `10m`, `2h` or `1h30m`, with or without `0s` behind it.
+fn is_in_hours_and_minutes(text: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let is_minutes = |text: &str| text.strip_suffix('m').is_some_and(is_number);
+    let text = text.strip_suffix("0s").filter(|rest| rest.ends_with(['h', 'm'])).unwrap_or(text);
+    match text.split_once('h') {
+        Some((hours, minutes)) => is_number(hours) && (minutes.is_empty() || is_minutes(minutes)),
+        None => is_minutes(text),
+    }
 }
 
 fn budget_nodes(field: &Field<'_>) -> Option<BudgetNodes> {

@@ -1,7 +1,9 @@
 //! Requirements and labels of pools.
 
 use super::super::decode::{Field, FieldMap};
-use super::super::labels::{LabelOwner, NODE_OPERATORS, expression_of, label_key, labels};
+use super::super::labels::{
+    LabelOwner, NODE_OPERATORS, expression_of, label_key, label_value, labels,
+};
 use crate::model::desired::{Generation, PoolRequirement};
 use crate::model::ids::{LabelValue, Labels};
 use crate::model::pod::Expression;
@@ -78,6 +80,8 @@ fn pool_requirement(
     let allowed = if generation == Generation::V1 { V1_OPERATORS } else { NODE_OPERATORS };
     let expression = if excludes_nothing(map) {
         any_value(map)
+    } else if let Some(operator) = operator_with_unread_values(map) {
+        presence(map, operator)
     } else {
         expression_of(map, LabelOwner::Node, allowed)
     };
@@ -113,6 +117,29 @@ fn any_value(map: &FieldMap<'_>) -> Option<Expression> {
 fn excludes_nothing(map: &FieldMap<'_>) -> bool {
     let operator = map.get("operator").and_then(|field| field.node.text());
     operator == Some("NotIn") && map.get("values").is_none_or(|field| field.items().count() == 0)
+}
+
+/// Returns `Exists` or `DoesNotExist` if it has values. The API server accepts them, and Karpenter does
+/// not read them.
+///
+/// Source: karpenter core, `pkg/scheduling/requirement.go`.
+fn operator_with_unread_values(map: &FieldMap<'_>) -> Option<Operator> {
+    let operator = map.get("operator").and_then(|field| field.node.text())?;
+    let operator = Operator::from_name(operator)
+        .filter(|known| matches!(known, Operator::Exists | Operator::DoesNotExist))?;
+    map.get("values").is_some_and(|field| field.items().count() > 0).then_some(operator)
+}
+
+/// Returns the expression of an operator whose values have no effect.
+fn presence(map: &FieldMap<'_>, operator: Operator) -> Option<Expression> {
+    let values = map.get("values")?;
+    values.warn("has no effect with this operator", "remove it, or write In".to_owned());
+    let listed = values.items().count();
+    if values.items().filter_map(|item| label_value(&item)).count() < listed {
+        return None;
+    }
+    let key = label_key(&map.required("key")?, LabelOwner::Node)?;
+    Some(Expression { key, operator, values: Vec::new() })
 }
 
 fn check_values(field: &Field<'_>, requirement: &PoolRequirement) {

@@ -209,7 +209,7 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
         fleet.groups = map.entries().filter_map(|(name, field)| group(name, &field)).collect();
     }
     set(&mut fleet.unresolved, unresolved_policy(spec));
-    set(&mut fleet.pools, pool_source(spec));
+    read_pools(spec, fleet);
     if let Some(map) = spec.get("autoscalers").as_ref().and_then(Field::map) {
         fleet.autoscaler_namespaces = autoscaler_namespaces(&map);
     }
@@ -220,9 +220,11 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
     spec.finish(Severity::Error);
 }
 
-fn pool_source(spec: &FieldMap<'_>) -> Option<PoolSource> {
+fn read_pools(spec: &FieldMap<'_>, fleet: &mut Fleet) {
+    let Some(field) = spec.get("pools") else { return };
     let sources = [("repository", PoolSource::Repository), ("cluster", PoolSource::Cluster)];
-    spec.get("pools")?.choice(&sources)
+    set(&mut fleet.pools, field.choice(&sources));
+    fleet.pools_origin = Some(field.origin());
 }
 
 fn read_karpenter(map: &FieldMap<'_>, fleet: &mut Fleet) {

@@ -339,7 +339,7 @@ fn a_group_and_a_node_class_of_one_name_conflict() {
     let class = "\n---\napiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\n\
                  metadata: { name: web }\nspec:\n  role: r\n  \
                  amiFamily: AL2023\n  amiSelectorTerms: [{ id: ami-1 }]\n  \
-                 subnetSelectorTerms: [{ id: s }]\n  securityGroupSelectorTerms: [{ id: g }]\n";
+                 subnetSelectorTerms: [{ id: subnet-1 }]\n  securityGroupSelectorTerms: [{ id: sg-1 }]\n";
     let text = format!("{}{class}", config("nodeGroups:\n- { name: web, instanceType: m5.large }"));
     let problems = read_text(&text).problems;
     let messages: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();

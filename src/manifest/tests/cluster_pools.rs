@@ -27,8 +27,8 @@ const CLASS: &str = "\
 apiVersion: karpenter.k8s.aws/v1
 kind: EC2NodeClass
 metadata: { name: own }
-spec: { role: r, amiSelectorTerms: [{ alias: al2023@latest }], subnetSelectorTerms: [{ id: s }],
-  securityGroupSelectorTerms: [{ id: g }] }
+spec: { role: r, amiSelectorTerms: [{ alias: al2023@latest }], subnetSelectorTerms: [{ id: subnet-1 }],
+  securityGroupSelectorTerms: [{ id: sg-1 }] }
 ";
 
 fn object(text: &str) -> Json {
@@ -41,8 +41,10 @@ fn pools(objects: &[Json]) -> ClusterPools {
 }
 
 fn fleet() -> Fleet {
-    let origin = Some(crate::model::ids::Origin::new("fleetwright.yaml", 4));
-    Fleet { origin, pools: PoolSource::Cluster, ..Fleet::default() }
+    let settings = "apiVersion: fleetwright.dev/v1\nkind: Fleet\nspec:\n  pools: cluster\n";
+    let (fleet, problems) = read_fleet(&tree(&[("fleetwright.yaml", settings)]));
+    assert_eq!((problems, fleet.pools), (Vec::new(), PoolSource::Cluster));
+    fleet
 }
 
 fn read_with(files: &[(&str, &str)], pools: Option<ClusterPools>) -> Desired {

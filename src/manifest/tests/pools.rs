@@ -6,8 +6,8 @@ use jiff::SignedDuration;
 
 use super::*;
 use crate::model::desired::{
-    AmiFamily, Consolidation, Expiry, Generation, Identity, NodeClass, Pool, PoolLimits,
-    PoolRequirement, PriceChange, ReservedAmount,
+    AmiFamily, Consolidation, Expiry, Generation, Identity, ImageTerm, NodeClass, Pool, PoolLimits,
+    PoolRequirement, PriceChange, ReservedAmount, describe_selectors,
 };
 use crate::model::pod::TaintEffect;
 use crate::model::requirement::Operator;
@@ -17,23 +17,25 @@ const CLASS: &str = "---
 apiVersion: karpenter.k8s.aws/v1
 kind: EC2NodeClass
 metadata: {name: default}
-spec: {role: r, amiSelectorTerms: [{alias: al2023@latest}], subnetSelectorTerms: [{id: s}],
-  securityGroupSelectorTerms: [{id: g}]}
+spec: {role: r, amiSelectorTerms: [{alias: al2023@latest}], subnetSelectorTerms: [{id: subnet-1}],
+  securityGroupSelectorTerms: [{id: sg-1}]}
 ";
 
 /// Returns a v1 pool with `template` in its node template and `spec` in its specification.
 fn v1(template: &str, spec: &str) -> String {
+    let requirements =
+        if template.contains("requirements:") { "" } else { "      requirements: []\n" };
     format!(
         "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {{name: web}}\nspec:\n  template:\n    \
          spec:\n      nodeClassRef: {{group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}}\n\
-         {template}{spec}{CLASS}"
+         {requirements}{template}{spec}{CLASS}"
     )
 }
 
 fn beta(spec: &str) -> String {
     format!(
         "apiVersion: karpenter.sh/v1beta1\nkind: NodePool\nmetadata: {{name: web}}\nspec:\n  \
-         template: {{spec: {{nodeClassRef: {{name: default}}}}}}\n{spec}{CLASS}"
+         template: {{spec: {{nodeClassRef: {{name: default}}, requirements: []}}}}\n{spec}{CLASS}"
     )
 }
 
@@ -252,17 +254,17 @@ fn karpenter_rejections_are_errors_with_their_line() {
         (requirement("{key: a, operator: Exists, minValues: 51}"), "is 51, above 50"),
         (v1("    metadata: {labels: {karpenter.sh/x: z}}\n", ""), "which pools may not set"),
         (
-            v1("", "  disruption: {consolidateafter: 0s}\n"),
-            "error a.yaml:8: NodePool web: unknown field `consolidateafter` in `spec.disruption`; \
-             did you mean `consolidateAfter`?",
+            v1("", "  disruption: {consolidateAfter: 0s, budget: []}\n"),
+            "error a.yaml:9: NodePool web: unknown field `budget` in `spec.disruption`; did you mean \
+             `budgets`?",
         ),
         (
             v1("", "  limit: {cpu: 8}\n"),
-            "error a.yaml:8: NodePool web: unknown field `limit` in `spec`",
+            "error a.yaml:9: NodePool web: unknown field `limit` in `spec`",
         ),
         (
             v1("", "  flavor: x\n"),
-            "warning a.yaml:8: NodePool web: unknown field `flavor` in `spec`",
+            "warning a.yaml:9: NodePool web: unknown field `flavor` in `spec`",
         ),
         (
             v1("", "").replace("kind: EC2NodeClass, name", "kind: NodeClass, name"),
@@ -302,17 +304,35 @@ fn values_that_karpenter_rejects_are_errors() {
             ),
             "has two taints with key `a` and effect NoSchedule",
         ),
-        (v1("", "  disruption: {budgets: [{nodes: 101%}]}\n"), "is `101%`, neither a number"),
         (
-            v1("", "  disruption: {budgets: [{nodes: '1', schedule: '@daily'}]}\n"),
+            v1("", "  disruption: {consolidateAfter: 0s, budgets: [{nodes: 101%}]}\n"),
+            "is `101%`, neither a number",
+        ),
+        (
+            v1(
+                "",
+                "  disruption: {consolidateAfter: 0s, budgets: [{nodes: '1', schedule: '@daily'}]}\n",
+            ),
             "both or neither",
         ),
-        (v1("", "  disruption: {budgets: [{nodes: '1', reasons: [Emtpy]}]}\n"), "write Empty"),
         (
-            v1("", "  disruption: {consolidationPolicy: Never}\n"),
+            v1(
+                "",
+                "  disruption: {consolidateAfter: 0s, budgets: [{nodes: '1', reasons: [Emtpy]}]}\n",
+            ),
+            "write Empty",
+        ),
+        (
+            v1("", "  disruption: {consolidateAfter: 0s, consolidationPolicy: Never}\n"),
             "is `Never`, not one of WhenEmpty",
         ),
-        (v1("", "  disruption: {consolidationPolicy: WhenUnderutilized}\n"), "warning a.yaml:8"),
+        (
+            v1(
+                "",
+                "  disruption: {consolidateAfter: 0s, consolidationPolicy: WhenUnderutilized}\n",
+            ),
+            "warning a.yaml:9",
+        ),
         (v1("", "  limits: {cpu: lots}\n"), "`spec.limits.cpu` is `lots`, not a quantity"),
     ] {
         let found = problem(&text);
@@ -419,15 +439,15 @@ fn terms_select_reservations_by_id_tags_owner_or_criteria() {
         node_class(&format!("{ALIAS}  capacityReservationSelectorTerms: [{terms}]\n"))
     };
     let read = class(&terms(
-        "{id: cr-1}, {tags: {team: '*'}, ownerID: '1', instanceMatchCriteria: targeted}",
+        "{id: cr-1}, {tags: {team: '*'}, ownerID: '123456789012', instanceMatchCriteria: targeted}",
     ));
     let [by_id, by_tags] = read.reservations.as_slice() else { panic!("{read:?}") };
     assert_eq!(by_id.id.as_deref(), Some("cr-1"));
     assert_eq!((by_tags.tags["team"].as_str(), by_tags.targeted), ("*", Some(true)));
-    assert_eq!(by_tags.owner.as_deref(), Some("1"));
+    assert_eq!(by_tags.owner.as_deref(), Some("123456789012"));
     assert_eq!(read.spec_digests, class(&terms("{id: cr-2}")).spec_digests, "no node drifts");
     for (text, expected) in [
-        ("{id: cr-1, ownerID: '1'}", "has an `id`, which excludes other conditions"),
+        ("{id: cr-1, ownerID: '123456789012'}", "has an `id`, which excludes other conditions"),
         ("{}", "selects every reservation"),
         ("{instanceMatchCriteria: closed}", "is `closed`, not one of open, targeted"),
     ] {
@@ -443,7 +463,7 @@ fn a_provisioner_and_a_pool_of_one_name_conflict() {
     let messages: Vec<&str> = desired.problems.iter().map(|p| p.message.as_str()).collect();
     assert_eq!(
         messages,
-        ["is defined differently at a.yaml:1", "is defined differently at a.yaml:9"]
+        ["is defined differently at a.yaml:1", "is defined differently at a.yaml:10"]
     );
     assert_eq!(desired.problems[0].object, "Provisioner web");
     assert_eq!(desired.problems[1].object, "AWSNodeTemplate default");
@@ -457,7 +477,7 @@ fn node_class(spec: &str) -> String {
 }
 
 const SELECTORS: &str =
-    "  subnetSelectorTerms: [{id: s}]\n  securityGroupSelectorTerms: [{id: g}]\n";
+    "  subnetSelectorTerms: [{id: subnet-1}]\n  securityGroupSelectorTerms: [{id: sg-1}]\n";
 const ALIAS: &str = "  amiSelectorTerms: [{alias: bottlerocket@v1.2}]\n";
 
 #[test]
@@ -522,6 +542,21 @@ fn a_class_digest_changes_only_with_its_meaning() {
         let device = |name: &str| format!("{{deviceName: {name}, ebs: {{volumeSize: 9Gi}}}}");
         digest(&format!("{ALIAS}  blockDeviceMappings: [{}, {}]\n", device(first), device(second)))
     };
+    for (a, b, field) in [
+        ("1024Gi", "1Ti", "blockDeviceMappings: [{deviceName: /dev/xvda, ebs: {volumeSize: X}}]"),
+        ("1000m", "1", "kubelet: {kubeReserved: {cpu: X}}"),
+        ("'1'", "1", "kubelet: {systemReserved: {cpu: X}}"),
+        ("1024Mi", "1Gi", "kubelet: {evictionHard: {memory.available: X}}"),
+    ] {
+        let of = |amount: &str| digest(&format!("{ALIAS}  {}\n", field.replace('X', amount)));
+        assert_eq!(of(a), of(b), "{field}");
+        assert_ne!(of(a), of("3Gi"), "{field}");
+    }
+    assert_ne!(
+        digest(&format!("{ALIAS}  tags: {{volumeSize: 1024Gi}}\n")),
+        digest(&format!("{ALIAS}  tags: {{volumeSize: 1Ti}}\n")),
+        "a tag is no quantity"
+    );
     assert_eq!(devices("/dev/xvda", "/dev/xvdb"), devices("/dev/xvdb", "/dev/xvda"));
     assert_ne!(devices("/dev/xvda", "/dev/xvdb"), devices("/dev/xvda", "/dev/xvdc"));
 }
@@ -547,8 +582,8 @@ fn the_kubelet_volume_is_chosen_as_in_karpenter() {
 fn older_node_classes_map_to_the_same_model() {
     let beta = class(
         "apiVersion: karpenter.k8s.aws/v1beta1\nkind: EC2NodeClass\nmetadata: {name: c}\n\
-         spec: {amiFamily: AL2, role: r, subnetSelectorTerms: [{id: s}],\n  \
-         securityGroupSelectorTerms: [{id: g}]}",
+         spec: {amiFamily: AL2, role: r, subnetSelectorTerms: [{id: subnet-1}],\n  \
+         securityGroupSelectorTerms: [{id: sg-1}]}",
     );
     assert_eq!((beta.ami_family, beta.image.as_str()), (AmiFamily::Al2, "al2@latest"));
     let template = |spec: &str| {
@@ -564,6 +599,54 @@ fn older_node_classes_map_to_the_same_model() {
         (own.ami_family, own.image.as_str()),
         (AmiFamily::Ubuntu, "{\"aws::ids\":\"ami-1\"}")
     );
+}
+
+#[test]
+fn selector_of_an_old_template_lists_values() {
+    let template = |spec: &str| {
+        format!(
+            "apiVersion: karpenter.k8s.aws/v1alpha1\nkind: AWSNodeTemplate\nmetadata: {{name: c}}\n\
+             spec: {{instanceProfile: p, {spec}}}"
+        )
+    };
+    let settings = |spec: &str| class(&template(spec)).instance_settings;
+    let subnets = |selector: &str| {
+        describe_selectors(&settings(&format!("subnetSelector: {selector}")).subnets)
+    };
+    for (selector, expected) in [
+        ("{aws-ids: 'subnet-1, subnet-2'}", "id subnet-1, or id subnet-2"),
+        ("{'aws::ids': subnet-1}", "id subnet-1"),
+        ("{a: 'b,c', d: e}", "tag a=b and tag d=e, or tag a=c and tag d=e"),
+        ("{a: '*'}", "tag a=*"),
+        // Only images have names and owners.
+        ("{'aws::name': x}", "tag aws::name=x"),
+    ] {
+        assert_eq!(subnets(selector), expected, "{selector}");
+    }
+    let images = |selector: &str| {
+        let term = |term: &ImageTerm| {
+            let ImageTerm::Owned(selector, owner) = term else { panic!("{term:?}") };
+            let selector = describe_selectors(std::slice::from_ref(selector));
+            format!("{selector} of {}", owner.as_deref().unwrap_or("anyone"))
+        };
+        settings(&format!("amiSelector: {selector}")).images.iter().map(term).collect::<Vec<_>>()
+    };
+    assert_eq!(images("{'aws::ids': 'ami-1,ami-2'}"), ["id ami-1 of anyone", "id ami-2 of anyone"]);
+    assert_eq!(
+        images("{'aws::name': 'x,y', 'aws::owners': 'self, 123456789012'}"),
+        ["name x of self", "name x of 123456789012", "name y of self", "name y of 123456789012"]
+    );
+    for (spec, expected) in [
+        ("subnetSelector: {aws-ids: subnet-1, a: b}", "has ids beside other conditions"),
+        ("subnetSelector: {aws-ids: sub-1}", "is `sub-1`, not an id"),
+        ("subnetSelector: {a: ''}", "has a tag without a key or value"),
+    ] {
+        let found = problem(&template(spec));
+        assert!(found.starts_with("error") && found.contains(expected), "{spec}\n{found}");
+    }
+    let many = (0..15).map(|n| format!("v{n}")).collect::<Vec<_>>().join(",");
+    let many = problem(&template(&format!("subnetSelector: {{a: '{many}', b: '{many}'}}")));
+    assert!(many.contains("stands for more than 200 combinations"), "{many}");
 }
 
 #[test]

@@ -91,6 +91,8 @@ pub struct Fleet {
     pub unresolved: UnresolvedPolicy,
     /// Where node pools and node classes are declared.
     pub pools: PoolSource,
+    /// Origin of `pools`, if stated.
+    pub pools_origin: Option<Origin>,
 }
 
 impl Fleet {
@@ -342,6 +344,7 @@ impl Default for Fleet {
             fargate: None,
             unresolved: UnresolvedPolicy::default(),
             pools: PoolSource::default(),
+            pools_origin: None,
         }
     }
 }

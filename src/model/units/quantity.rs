@@ -55,11 +55,36 @@ impl Quantity {
         saturate(div_ceil(self.nanos, NANOS / 1000))
     }
 
+    /// Returns a whole number with the largest suffix, which is the same for equal amounts. A binary
+    /// suffix is preferred.
+    pub fn canonical(self) -> String {
+        let Self { nanos } = self;
+        if nanos == 0 {
+            return "0".to_owned();
+        }
+        let binary =
+            BINARY_SUFFIXES.iter().map(|(suffix, bits)| (suffix, (1_i128 << bits) * NANOS));
+        let decimal = DECIMAL_SUFFIXES.iter().map(|(suffix, power)| (suffix, 10_i128.pow(*power)));
+        let mut units = binary.chain(decimal);
+        match units.find(|(_, unit)| nanos % unit == 0) {
+            Some((suffix, unit)) => format!("{}{suffix}", nanos / unit),
+            None => format!("{nanos}n"),
+        }
+    }
+
     /// Returns true if the amount is negative.
     pub fn is_negative(self) -> bool {
         self.nanos < 0
     }
 }
+
+/// Suffixes of powers of 1024, the largest first.
+const BINARY_SUFFIXES: [(&str, u32); 6] =
+    [("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
+
+/// Decimal suffixes, the largest first, each with the power of ten in billionths.
+const DECIMAL_SUFFIXES: [(&str, u32); 9] =
+    [("E", 27), ("P", 24), ("T", 21), ("G", 18), ("M", 15), ("k", 12), ("", 9), ("m", 6), ("u", 3)];
 
 impl FromStr for Quantity {
     type Err = QuantityError;
@@ -216,6 +241,26 @@ mod tests {
 
     fn milli(text: &str) -> i64 {
         text.parse::<Quantity>().unwrap_or_else(|e| panic!("{e}")).ceil_milli()
+    }
+
+    #[test]
+    fn canonical_text_is_the_same_for_equal_amounts() {
+        for (written, expected) in [
+            (&["1024Gi", "1Ti", "1099511627776"][..], "1Ti"),
+            (&["100Gi", "102400Mi"], "100Gi"),
+            (&["1", "1000m", "1e0"], "1"),
+            (&["80m", "0.08"], "80m"),
+            (&["2500", "2.5k"], "2500"),
+            (&["0", "0Gi"], "0"),
+            (&["-1Ki"], "-1Ki"),
+            (&["1500u", "1.5m"], "1500u"),
+            (&["7n"], "7n"),
+        ] {
+            for text in written {
+                let quantity: Quantity = text.parse().expect("a quantity");
+                assert_eq!(quantity.canonical(), expected, "{text}");
+            }
+        }
     }
 
     #[test]

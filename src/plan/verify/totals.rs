@@ -200,6 +200,7 @@ fn is_change_blocked(explain: &ExplainRow) -> bool {
             | BlockReason::Budget
             | BlockReason::InTurn
             | BlockReason::NodeLimit { .. }
+            | BlockReason::PoolLimits { .. }
             | BlockReason::NotTargeted
     );
     let is_uncertain = matches!(

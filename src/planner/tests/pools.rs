@@ -83,6 +83,33 @@ fn drifted_node_that_cannot_be_replaced_uses_up_no_budget() {
     assert!(scenario.solve().target.keeps.contains_key(&first), "the first by name stays");
 }
 
+#[test]
+fn limits_that_block_a_replacement_are_named() {
+    for (nodes, cpu, expected) in [
+        (Some(3), None, BlockReason::NodeLimit { limit: 3 }),
+        (None, Some(7_000), BlockReason::PoolLimits { limits: "cpu 7".to_owned() }),
+    ] {
+        let mut scenario = Scenario::new(&["m5.large"], 1_500, 512);
+        scenario.scale(3);
+        apply_and_check(&mut scenario);
+        scenario.pool().limits.nodes = nodes;
+        scenario.pool().limits.resources.extend(cpu.map(|cpu| ("cpu".into(), cpu)));
+        for most in [1, 3] {
+            scenario.pool().budgets = vec![Budget {
+                nodes: BudgetNodes::Count(most),
+                reasons: vec![],
+                schedule: None,
+                duration: None,
+            }];
+            scenario.age();
+            scenario.drift();
+            let plan = scenario.plan();
+            assert_eq!(changes(&plan), (0, 0), "{expected:?}");
+            assert_eq!(keeps(&plan, &expected), 3, "{most}: {:?}", plan.capacity.explain);
+        }
+    }
+}
+
 // --- pools with a fixed number of nodes ---
 
 fn static_pool(replicas: u32) -> Scenario {

@@ -209,8 +209,14 @@ impl AwsApi {
             }
         }
         let name = requested["Name"].as_str().unwrap_or_default();
-        let image =
-            if name.contains("arm64") { "ami-embedded-arm64" } else { "ami-embedded-x86_64" };
+        let arch = if name.contains("arm64") { "arm64" } else { "x86_64" };
+        // Each pinned version has an image of its own.
+        let version = name.rsplit('/').nth(1).and_then(|image| image.rsplit('-').next());
+        let version = version.filter(|version| !["recommended", "latest"].contains(version));
+        let image = version.map_or_else(
+            || format!("ami-embedded-{arch}"),
+            |version| format!("ami-embedded-{arch}-{version}"),
+        );
         ApiResponse::json(
             200,
             &json!({ "Parameter": { "Name": name, "Type": "String", "Value": image } }),

@@ -131,6 +131,28 @@ fn zone_spread_of_several_workloads_needs_nodes_in_each_zone() {
 }
 
 #[test]
+fn spread_over_zones_and_types_shares_nodes() {
+    let rules = "topologySpreadConstraints: [{topologyKey: topology.kubernetes.io/zone, maxSkew: 1, \
+                 whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: a}}}, \
+                 {topologyKey: node.kubernetes.io/instance-type, maxSkew: 2, \
+                 whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: a}}}]";
+    for types in [["m5.large", "m5.xlarge", "m5.2xlarge"], ["c5.large", "m5.large", "m6i.large"]] {
+        let mut scenario = scenario(&[deployment("a", 6, rules)]);
+        scenario.pool().requirements[0] = requirement("node.kubernetes.io/instance-type", &types);
+        let plan = scenario.plan();
+        let nodes = plan.resource_changes.iter().filter_map(|row| row.change.after.as_ref());
+        let kinds: BTreeSet<_> = nodes.clone().map(|node| node.instance_type.clone()).collect();
+        let zones: BTreeSet<_> = nodes.clone().map(|node| node.zone.clone()).collect();
+        assert_eq!((nodes.count(), kinds.len(), zones.len()), (3, 3, 3), "{types:?}");
+        assert_eq!(plan.capacity.pods.unschedulable, 0);
+        assert!(plan.capacity.explain.iter().all(|row| !row.pods.is_empty()), "no node is idle");
+        scenario.apply();
+        let next = scenario.plan().summary;
+        assert_eq!((next.add, next.destroy), (0, 0), "{types:?}");
+    }
+}
+
+#[test]
 fn too_few_domains_keep_the_minimum_at_zero() {
     let fleet = plan(&[deployment("a", 4, &spread("a", ZONE, "maxSkew: 1, minDomains: 4"))]);
     assert_eq!((fleet.zones["a"].as_slice(), fleet.unplaced), (&[1, 1, 1][..], 1));

@@ -5,6 +5,8 @@
 //! pods, and to the cheaper one among equals. A group that is only excluded from some domains
 //! remains free among the others.
 
+mod quotas;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::domain_counts::{DomainCounts, PodsByDomain};
@@ -17,6 +19,7 @@ use crate::model::requirement::{LabelSet, Requirements, ValueSet};
 use crate::model::units::MicroUsd;
 use crate::solver::existing_node::ExistingNode;
 use crate::solver::offer::{Offer, admits};
+use quotas::{fill_evenly, take_quotas};
 
 /// Pods of a group, with the node requirements assigned so far.
 struct DomainSlice {
@@ -166,25 +169,27 @@ impl<'a> DomainAssigner<'a> {
             };
             let task =
                 AssignmentTask { group, own: on_key(&own), repelling: on_key(&repelling), key };
+            let mut quotas = self.quotas(&task, &slices);
             let mut decided = Vec::new();
             for slice in slices {
-                decided.extend(self.split(&task, slice));
+                decided.extend(self.split(&task, slice, &mut quotas));
             }
             slices = decided;
         }
         self.slices.insert(group, slices);
     }
 
-    /// Assigns the pods of one slice to domains of one key.
-    fn split(&mut self, task: &AssignmentTask<'a>, slice: DomainSlice) -> Vec<DomainSlice> {
+    /// Assigns the pods of one slice to domains of one key, those with a quota first.
+    fn split(
+        &mut self,
+        task: &AssignmentTask<'a>,
+        slice: DomainSlice,
+        quotas: &mut PodsByDomain,
+    ) -> Vec<DomainSlice> {
         let DomainSlice { within: scope, planned } = slice;
         let running = self.running(task.group, &task.key, &scope);
         let candidate_domains = self.candidate_domains(task, &scope);
-        let free: BTreeMap<LabelValue, MicroUsd> = candidate_domains
-            .iter()
-            .filter_map(|(domain, price)| Some((domain.clone(), (*price)?)))
-            .filter(|(domain, _)| self.is_open(task, domain))
-            .collect();
+        let free = self.free_domains(task, &candidate_domains);
         if task.is_free() {
             let mut open = label_in(free.keys());
             if task.allows_keyless() {
@@ -198,23 +203,8 @@ impl<'a> DomainAssigner<'a> {
         let (staying, removable) = self.running_keyless(task, &scope);
         let mut left = planned.saturating_sub(running.values().sum::<u32>() + staying);
         let mut limits = self.limits(task, &candidate_domains);
-        while left > 0 {
-            let allowed =
-                free.iter().filter(|(domain, _)| limits.iter().all(|limit| limit.allow(domain)));
-            let next = allowed.min_by_key(|(domain, price)| {
-                (
-                    limits.iter().map(|limit| limit.count_in(domain)).sum::<u32>(),
-                    **price,
-                    (*domain).clone(),
-                )
-            });
-            let Some((domain, _)) = next else { break };
-            for limit in &mut limits {
-                limit.add(domain);
-            }
-            *placed.entry(domain.clone()).or_insert(0) += 1;
-            left -= 1;
-        }
+        left = take_quotas(quotas, left, &mut limits, &mut placed);
+        left = fill_evenly(&free, left, &mut limits, &mut placed);
         // If not all pods can move, their node stays, and so do they.
         let mut returning = if left > 0 { removable.saturating_sub(left) } else { 0 };
         for (domain, count) in placed.iter_mut().rev() {
@@ -286,6 +276,19 @@ impl<'a> DomainAssigner<'a> {
             }
         }
         candidate_domains
+    }
+
+    /// Returns the domains that may receive pods of the group, each with the price of its cheapest
+    /// node.
+    fn free_domains(
+        &self,
+        task: &AssignmentTask,
+        candidate_domains: &CandidateDomains,
+    ) -> BTreeMap<LabelValue, MicroUsd> {
+        let priced = candidate_domains
+            .iter()
+            .filter_map(|(domain, price)| Some((domain.clone(), (*price)?)));
+        priced.filter(|(domain, _)| self.is_open(task, domain)).collect()
     }
 
     /// Returns true if no anti-affinity excludes the group from the domain.

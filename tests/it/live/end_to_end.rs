@@ -43,7 +43,7 @@ spec:
       - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large] }
       - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
       nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: own }
-  disruption: { budgets: [{ nodes: '100%' }] }
+  disruption: { consolidateAfter: 0s, budgets: [{ nodes: '100%' }] }
 ---
 apiVersion: karpenter.sh/v1
 kind: NodePool

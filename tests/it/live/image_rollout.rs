@@ -135,6 +135,30 @@ fn released_image_is_reported_as_drift_and_rolled_once() {
 }
 
 #[test]
+fn selector_of_the_same_image_replaces_no_node() {
+    let fixture = ControllerFixture::new("controller", None);
+    runtime().block_on(async {
+        fixture.edit("pools.yaml", "al2023@v20260101", "al2023@latest");
+        fixture.commit(2);
+        let replica = fixture.start("a");
+        let before = fixture.wait_for_nodes(2, &replica).await;
+        wait_for_running_pods(&fixture, 2, &replica).await;
+        let calls_before = fixture.effects().len();
+        fixture.edit("pools.yaml", "alias: al2023@latest", "id: ami-embedded-x86_64");
+        fixture.commit(3);
+        let after = fixture.wait_for_nodes(3, &replica).await;
+        wait_for_running_pods(&fixture, 3, &replica).await;
+        assert!(after.is_superset(&before), "{before:?} {after:?}\n{}", replica.read_log());
+        let effects = fixture.effects().split_off(calls_before);
+        assert_eq!(effects, ["CreateFleet"], "{}", replica.read_log());
+        replica.end();
+        let (exit, plan) = run_json(&fixture, &["plan"]);
+        assert_eq!((exit, image_messages(&plan)), (Some(0), Vec::new()));
+    });
+    fixture.sandbox.end();
+}
+
+#[test]
 fn unresolvable_image_is_reported_and_moves_nothing() {
     let fixture = ControllerFixture::new("controller", None);
     runtime().block_on(async {

@@ -11,8 +11,9 @@ fn node_class_problems_are_reported() {
         ("  amiSelectorTerms: [{alias: al2@x}, {id: ami-1}]\n", "conflicts with the other terms"),
         ("  amiSelectorTerms: [{id: ami-1}]\n", "has no `amiFamily`, which selector terms"),
         ("  amiFamily: AL2\n", "`spec` has no `amiSelectorTerms`"),
-        ("  amiFamily: AL2024\n  amiSelectorTerms: [{id: a}]\n", "write AL2023"),
-        ("  amiFamily: Ubuntu\n  amiSelectorTerms: [{id: a}]\n", "is `Ubuntu`, not one of"),
+        ("  amiFamily: AL2\n  amiSelectorTerms: []\n", "`spec.amiSelectorTerms` selects nothing"),
+        ("  amiFamily: AL2024\n  amiSelectorTerms: [{id: ami-1}]\n", "write AL2023"),
+        ("  amiFamily: Ubuntu\n  amiSelectorTerms: [{id: ami-1}]\n", "is `Ubuntu`, not one of"),
         (
             "  amiFamily: AL2\n  amiSelectorTerms: [{alias: al2023@x}]\n",
             "does not agree with the alias",
@@ -43,7 +44,7 @@ fn node_class_problems_are_reported() {
     }
     let bare = node_class(ALIAS).replace("  role: r\n", "");
     assert!(
-        problem(&bare).starts_with("warning a.yaml:5: EC2NodeClass c: `spec` has neither `role`")
+        problem(&bare).starts_with("error a.yaml:5: EC2NodeClass c: `spec` has neither `role`")
     );
 }
 
@@ -71,9 +72,10 @@ fn node_template_without_a_profile_is_an_error() {
 #[test]
 fn node_class_without_launch_selectors_is_an_error() {
     let bare = node_class(ALIAS);
-    for (key, terms) in
-        [("subnetSelectorTerms", "[{id: s}]"), ("securityGroupSelectorTerms", "[{id: g}]")]
-    {
+    for (key, terms) in [
+        ("subnetSelectorTerms", "[{id: subnet-1}]"),
+        ("securityGroupSelectorTerms", "[{id: sg-1}]"),
+    ] {
         let line = format!("  {key}: {terms}\n");
         assert!(bare.contains(&line));
         let absent = problem(&bare.replace(&line, ""));
@@ -169,13 +171,153 @@ fn an_unreadable_node_class_is_not_missing() {
 
 #[test]
 fn a_volume_has_at_least_one_gib() {
-    for (size, is_valid) in
-        [("100Gi", true), ("1Ti", true), ("20480Mi", true), ("100", false), ("9Mi", false)]
-    {
+    for (size, is_valid) in [("100Gi", true), ("1Ti", true), ("100", false), ("9Mi", false)] {
         let device = format!("[{{deviceName: /dev/xvda, ebs: {{volumeSize: {size}}}}}]");
         let text = node_class(&format!("{ALIAS}  blockDeviceMappings: {device}\n"));
         let problems = lines(&read_text(&text));
         let is_named = problems.iter().any(|line| line.contains("not a volume size"));
         assert_eq!(is_named, !is_valid, "{size}: {problems:#?}");
     }
+}
+
+/// Cases that the API server refuses by the rules of the resource definition.
+const REFUSED: &[(&str, &str)] = &[
+    ("amiSelectorTerms: [{alias: al2@x, id: ami-1}]", "has both `id` and `alias`"),
+    ("amiSelectorTerms: [{alias: al2@x, owner: self}]", "has both `alias` and `owner`"),
+    ("amiSelectorTerms: [{id: ami-1, tags: {a: b}}]", "has both `id` and `tags`"),
+    ("amiSelectorTerms: [{owner: self}]", "has no condition; state one of alias, tags"),
+    ("amiSelectorTerms: [{id: image-1}]", "is `image-1`, not an id; write an id such as ami-0a"),
+    ("amiSelectorTerms: [{tags: {a: ''}}]", "has a tag without a key or value"),
+    ("amiSelectorTerms: [{alias: al2@v123456789012345678901234567890}]", "more than 30 characters"),
+    ("subnetSelectorTerms: [{id: subnet-1, tags: {a: b}}]", "has both `id` and `tags`"),
+    ("subnetSelectorTerms: [{id: net-1}]", "is `net-1`, not an id"),
+    ("securityGroupSelectorTerms: [{name: x, tags: {a: b}}]", "has both `name` and `tags`"),
+    ("securityGroupSelectorTerms: [{id: sg-1, name: x}]", "has both `id` and `name`"),
+    ("blockDeviceMappings: [{deviceName: a, ebs: {volumeType: gp3}}]", "has neither `volumeSize`"),
+    ("blockDeviceMappings: [{deviceName: a, ebs: {volumeSize: 9Gi, volumeType: gp9}}]", "`gp9`"),
+    ("blockDeviceMappings: [{deviceName: a, ebs: {volumeSize: 20480Mi}}]", "`20480Mi`, not a size"),
+    ("blockDeviceMappings: [{deviceName: a, ebs: {volumeSize: 59Ti}}]", "`59Ti`, not a size"),
+    (
+        "blockDeviceMappings: [{deviceName: a, rootVolume: true}, {deviceName: b, rootVolume: true}]",
+        "has more than one `rootVolume`",
+    ),
+    ("metadataOptions: {httpPutResponseHopLimit: 65}", "is 65, above 64"),
+    ("kubelet: {kubeReserved: {nvidia.com/gpu: 1}}", "`nvidia.com/gpu`, which is not reserved"),
+    ("capacityReservationSelectorTerms: [{ownerID: '123456789012'}]", "selects every reservation"),
+    ("capacityReservationSelectorTerms: [{id: res-1}]", "is `res-1`, not an id"),
+];
+
+#[test]
+fn what_the_api_server_refuses_is_an_error() {
+    let text = |spec: &str| {
+        let key = spec.split_once(':').expect("a field").0;
+        let others: String = [
+            "amiSelectorTerms: [{tags: {a: b}}]",
+            "subnetSelectorTerms: [{id: subnet-1}]",
+            "securityGroupSelectorTerms: [{id: sg-1}]",
+        ]
+        .iter()
+        .filter(|other| !other.starts_with(key))
+        .map(|other| format!("  {other}\n"))
+        .collect();
+        format!(
+            "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {{name: c}}\nspec:\n  \
+             role: r\n  amiFamily: AL2\n{others}  {spec}\n"
+        )
+    };
+    for (spec, expected) in REFUSED {
+        let found = problem(&text(spec));
+        assert!(found.starts_with("error") && found.contains(expected), "{spec}\n{found}");
+    }
+    for spec in [
+        "amiSelectorTerms: [{name: x, owner: self}, {ssmParameter: /a}]",
+        // The rules of these lists hold unless every term breaks them.
+        "subnetSelectorTerms: [{id: subnet-1, tags: {a: b}}, {id: subnet-2}]",
+        "securityGroupSelectorTerms: [{name: x}]",
+        "kubelet: {systemReserved: {pid: '100'}}",
+    ] {
+        assert_eq!(lines(&read_text(&text(spec))), [""; 0], "{spec}");
+    }
+}
+
+#[test]
+fn what_the_api_server_refuses_of_a_pool_is_an_error() {
+    let budget =
+        |budget: &str| format!("  disruption: {{consolidateAfter: 0s, budgets: [{budget}]}}\n");
+    let many = vec!["{nodes: '1'}"; 51].join(", ");
+    for (text, expected) in [
+        (v1("", "").replace("group: karpenter.k8s.aws, ", ""), "has no `group`"),
+        (
+            v1("", "").replace("kind: EC2NodeClass, name: default}\n", "name: default}\n"),
+            "no `kind`",
+        ),
+        (v1("", "").replace("      requirements: []\n", ""), "has no `requirements`"),
+        (v1("", "  disruption: {consolidationPolicy: WhenEmpty}\n"), "has no `consolidateAfter`"),
+        (v1("", "  disruption: {consolidateAfter: 100ms}\n"), "is `100ms`, not in whole hours"),
+        (v1("      expireAfter: 1.5h\n", ""), "is `1.5h`, not in whole hours"),
+        (v1("      terminationGracePeriod: 100ms\n", ""), "is `100ms`, not in whole hours"),
+        (
+            v1("", &budget("{nodes: '1', schedule: '@daily', duration: 60s}")),
+            "is not in hours and minutes",
+        ),
+        (v1("", &budget(&many)), "lists 51 budgets, more than 50"),
+    ] {
+        let found = problem(&text);
+        assert!(found.starts_with("error") && found.contains(expected), "{text}\n{found}");
+    }
+    for duration in ["10m", "2h", "1h30m", "1h30m0s"] {
+        let written = format!("{{nodes: '1', schedule: '@daily', duration: {duration}}}");
+        assert_eq!(lines(&read_text(&v1("", &budget(&written)))), [""; 0], "{duration}");
+    }
+}
+
+#[test]
+fn values_of_exists_have_no_effect() {
+    for operator in ["Exists", "DoesNotExist"] {
+        let written = format!("{{key: example.com/team, operator: {operator}, values: [a]}}");
+        let text = v1(&format!("      requirements: [{written}]\n"), "");
+        let found = problem(&text);
+        assert!(found.starts_with("warning") && found.contains("has no effect with"), "{found}");
+        let read = read_text(&text);
+        let [open] = &read.pools["web"].requirements[..] else { panic!("{operator}") };
+        assert_eq!((format!("{:?}", open.operator), open.values.len()), (operator.to_owned(), 0));
+    }
+}
+
+#[test]
+fn converted_kubelet_settings_of_a_pool_are_read() {
+    let text = |annotation: &str| {
+        let name = "metadata: {name: web}";
+        let annotated = format!("metadata:\n  name: web\n  annotations:\n    {annotation}");
+        v1("", "").replace(name, &annotated)
+    };
+    let kubelet = "compatibility.karpenter.sh/v1beta1-kubelet-conversion";
+    let converted = text(&format!(
+        "{kubelet}: '{{\"maxPods\":20,\"evictionHard\":{{\"memory.available\":\"5%\"}}}}'"
+    ));
+    let found = problem(&converted);
+    assert!(
+        found.starts_with("warning a.yaml:6: NodePool web: Karpenter 1.1 and later do not start"),
+        "{found}"
+    );
+    let settings = read_text(&converted).pools["web"].kubelet.clone().expect("settings");
+    assert_eq!((settings.max_pods, settings.eviction_hard.len()), (Some(20), 1));
+    let wrong = read_text(&text(&format!("{kubelet}: '{{\"maxPods\":\"x\"}}'")));
+    assert!(
+        lines(&wrong)
+            .iter()
+            .any(|line| line.starts_with("error a.yaml:6") && line.contains("maxPods")),
+        "{:?}",
+        lines(&wrong)
+    );
+    assert!(wrong.pools["web"].unreadable.is_some(), "nothing is launched with it");
+    let broken = read_text(&text(&format!("{kubelet}: '{{'")));
+    assert!(
+        lines(&broken).iter().any(|line| line.contains("is not a JSON object")),
+        "{:?}",
+        lines(&broken)
+    );
+    let reference = "compatibility.karpenter.sh/v1beta1-nodeclass-reference";
+    let found = problem(&text(&format!("{reference}: '{{\"name\":\"default\"}}'")));
+    assert!(found.starts_with("warning") && found.contains("has no effect"), "{found}");
 }

@@ -44,7 +44,7 @@ fn template_annotations_are_a_warning() {
     let plain = text("x: z");
     assert_eq!(
         problem(&plain),
-        "warning a.yaml:8: NodePool web: `spec.template.metadata.annotations` is set on no node: x"
+        "warning a.yaml:9: NodePool web: `spec.template.metadata.annotations` is set on no node: x"
     );
     assert!(!read_text(&plain).pools["web"].do_not_disrupt);
     let protected = text("karpenter.sh/do-not-disrupt: 'true'");

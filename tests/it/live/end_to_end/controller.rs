@@ -61,7 +61,7 @@ spec:
       - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
       startupTaints: [{ key: example.com/wait, value: 'yes', effect: NoSchedule }]
       nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: own }
-  disruption: { budgets: [{ nodes: '100%' }] }
+  disruption: { consolidateAfter: 0s, budgets: [{ nodes: '100%' }] }
 ";
 
 /// Checks that pending pods are nominated to their planned nodes. Counts the pods that the real
