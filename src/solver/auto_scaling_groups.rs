@@ -24,7 +24,12 @@ use crate::model::competing_autoscaler::group_resizer;
 use crate::model::desired::{DISCOVERY_PREFIX, Desired, NodeGroup, Pool, PoolLimits};
 use crate::model::ids::{GroupName, NodeName, PoolName};
 use crate::model::observed::{Group, Instance, Observed};
+use crate::model::plural;
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
+use crate::model::units::Resources;
+
+/// Process of Auto Scaling without which a group launches nothing.
+const LAUNCH_PROCESS: &str = "Launch";
 
 /// Returns the observed group with the tags of a declared one.
 pub fn live_group<'a>(declared: &NodeGroup, observed: &'a Observed) -> Option<&'a Group> {
@@ -38,12 +43,20 @@ pub fn observe_only_reason(
     observed: &Observed,
 ) -> Option<String> {
     let name = &declared.name;
-    if !declared.manage {
-        return Some(format!(
-            "fleetwright.yaml does not say `spec.groups.{name}: {{ manage: true }}`"
-        ));
-    }
     let live = live_group(declared, observed);
+    if !declared.manage {
+        let setting =
+            format!("fleetwright.yaml does not say `spec.groups.{name}: {{ manage: true }}`");
+        let first = declared.desired.unwrap_or(declared.min);
+        return Some(if live.is_none() && is_bare(observed) && first > 0 {
+            format!(
+                "{setting}, and the {} that eksctl creates it with are not counted",
+                plural::count(first, "node")
+            )
+        } else {
+            setting
+        });
+    }
     let tags = declared.tags.keys().chain(live.into_iter().flat_map(|group| group.tags.keys()));
     if let Some(tag) = tags.into_iter().find(|tag| is_discovery(tag)) {
         return Some(format!("its tag {tag} hands it to Cluster Autoscaler"));
@@ -65,6 +78,9 @@ pub fn observe_only_reason(
             "the world has no Auto Scaling group with its tags; create it with eksctl".to_owned()
         });
     };
+    if live.suspended.iter().any(|process| process == LAUNCH_PROCESS) {
+        return Some(format!("its process {LAUNCH_PROCESS} is suspended, so it launches nothing"));
+    }
     let there = member_count(observed, &live.name);
     (there != live.desired)
         .then(|| format!("it is scaling: {} of its {} members exist", there, live.desired))
@@ -87,6 +103,8 @@ fn bounds(declared: &NodeGroup, observed: &Observed) -> (u32, u32) {
 pub(super) struct GroupSize {
     /// Members that run or are starting.
     pub(super) members: u32,
+    /// Minimum number of members.
+    pub(super) least: u32,
     /// Maximum number of members.
     pub(super) most: u32,
 }
@@ -95,7 +113,8 @@ pub(super) struct GroupSize {
 pub(super) fn group_size(declared: &NodeGroup, observed: &Observed) -> GroupSize {
     let live = live_group(declared, observed);
     let members = live.map_or(0, |live| member_count(observed, &live.name));
-    GroupSize { members, most: bounds(declared, observed).1 }
+    let (least, most) = bounds(declared, observed);
+    GroupSize { members, least, most }
 }
 
 /// Returns the limits of each pool. The node limit of a group is its maximum size.
@@ -129,17 +148,25 @@ fn member_count(observed: &Observed, name: &GroupName) -> u32 {
     u32::try_from(members(observed, name).count()).unwrap_or(u32::MAX)
 }
 
-/// Returns the guaranteed type of a group: every node of the group is at least as large.
+/// What every node of a group has at least.
+pub(super) struct GroupGuarantee<'c> {
+    /// The smallest type, or the first one if no type is the smallest in every resource.
+    pub(super) kind: &'c InstanceType,
+    /// Amounts by which a node may be smaller than `kind`.
+    pub(super) shortfall: Resources,
+}
+
+/// Returns what every node of a group has at least.
 ///
 /// # Errors
 ///
-/// When no type of the group is the smallest in every resource, or a type is not in the catalog.
-pub(super) fn guaranteed_type<'c>(
+/// When the types are unknown, or one is not in the catalog.
+pub(super) fn group_guarantee<'c>(
     pool: &Pool,
     types: &[crate::model::ids::InstanceTypeName],
     catalog: &'c Catalog,
     settings: &NodeSettings,
-) -> Result<&'c InstanceType, String> {
+) -> Result<GroupGuarantee<'c>, String> {
     let mut known: Vec<(&InstanceType, Allocation)> = Vec::new();
     for name in types {
         let kind = catalog.types.get(name);
@@ -149,17 +176,14 @@ pub(super) fn guaranteed_type<'c>(
     let is_least = |least: &Allocation| {
         known.iter().all(|(_, other)| least.allocatable.fits(&other.allocatable))
     };
-    let least = known.iter().find(|(_, allocation)| is_least(allocation));
-    least.map(|(kind, _)| *kind).ok_or_else(|| {
-        let names: Vec<&str> =
-            types.iter().map(crate::model::ids::InstanceTypeName::as_str).collect();
-        format!(
-            "no type of group {} ({}) is the smallest in every resource, so the size of its next \
-             node is unknown",
-            pool.name,
-            names.join(", ")
-        )
-    })
+    // Auto Scaling tries the types in this order, so the first one has the most likely price.
+    let chosen = known.iter().find(|(_, allocation)| is_least(allocation)).or(known.first());
+    let (kind, allocation) =
+        chosen.ok_or_else(|| format!("the instance types of group {} are unknown", pool.name))?;
+    let whole = &allocation.allocatable;
+    let smaller = known.iter().map(|(_, other)| whole.minus(&other.allocatable));
+    let shortfall = smaller.fold(Resources::default(), |most, less| most.at_least(&less));
+    Ok(GroupGuarantee { kind: *kind, shortfall })
 }
 
 /// Declared groups with their observed state.
