@@ -365,7 +365,7 @@ mod tests {
             ("within", range(0, 650), [300, 50]),
             ("the limits of 650 shrink to 325", range(0, 325), [150, 25]),
             ("the requests of 350 grow to 701, rounded up", range(701, 0), [601, 101]),
-            ("the limits of 650 grow to 1300", range(1_300, 0), [1_115, 186]),
+            ("the requests of 350 grow to 1300", range(1_300, 0), [1_115, 186]),
         ] {
             let targets = pod_targets(&template, &recommending(&[("a", 300)]), &[range]);
             assert_eq!([targets["a"]["cpu"], targets["b"]["cpu"]], expected, "{rule}");

@@ -158,6 +158,7 @@ fn oversized_buffer_is_unresolved() {
 
 #[test]
 fn disabled_directions_bound_cron_windows() {
+    use SelectPolicy::{Disabled, Max};
     let rules =
         |select| ScalingRules { window: None, select, policies: Vec::new(), tolerance_milli: None };
     let closed =
@@ -204,7 +205,6 @@ fn disabled_directions_bound_cron_windows() {
         let counts = demand.groups[0].counts;
         [counts.floor, counts.live, counts.ceiling]
     };
-    use SelectPolicy::{Disabled, Max};
     for (rule, paused, behavior, window, live, expected) in [
         ("open, inside", PauseMode::No, None, "8-10", 0, [5, 5, 5]),
         ("open, outside", PauseMode::No, None, "6-7", 0, [1, 1, 5]),
