@@ -26,7 +26,6 @@ use crate::model::ids::{GroupName, NodeName, PoolName};
 use crate::model::observed::{Group, Instance, Observed};
 use crate::model::plural;
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
-use crate::model::units::Resources;
 
 /// Process of Auto Scaling without which a group launches nothing.
 const LAUNCH_PROCESS: &str = "Launch";
@@ -50,7 +49,7 @@ pub fn observe_only_reason(
         let first = declared.desired.unwrap_or(declared.min);
         return Some(if live.is_none() && is_bare(observed) && first > 0 {
             format!(
-                "{setting}, and the {} that eksctl creates it with are not counted",
+                "{setting}; not counted: the {} that eksctl creates it with",
                 plural::count(first, "node")
             )
         } else {
@@ -148,25 +147,20 @@ fn member_count(observed: &Observed, name: &GroupName) -> u32 {
     u32::try_from(members(observed, name).count()).unwrap_or(u32::MAX)
 }
 
-/// What every node of a group has at least.
-pub(super) struct GroupGuarantee<'c> {
-    /// The smallest type, or the first one if no type is the smallest in every resource.
-    pub(super) kind: &'c InstanceType,
-    /// Amounts by which a node may be smaller than `kind`.
-    pub(super) shortfall: Resources,
-}
-
-/// Returns what every node of a group has at least.
+/// Returns the guaranteed type of a group: every node of the group is at least as large.
 ///
 /// # Errors
 ///
-/// When the types are unknown, or one is not in the catalog.
-pub(super) fn group_guarantee<'c>(
+/// When no type of the group is the smallest in every resource, or a type is not in the catalog.
+pub(super) fn guaranteed_type<'c>(
     pool: &Pool,
     types: &[crate::model::ids::InstanceTypeName],
     catalog: &'c Catalog,
     settings: &NodeSettings,
-) -> Result<GroupGuarantee<'c>, String> {
+) -> Result<&'c InstanceType, String> {
+    if types.is_empty() {
+        return Err(format!("the instance types of group {} are unknown", pool.name));
+    }
     let mut known: Vec<(&InstanceType, Allocation)> = Vec::new();
     for name in types {
         let kind = catalog.types.get(name);
@@ -176,14 +170,17 @@ pub(super) fn group_guarantee<'c>(
     let is_least = |least: &Allocation| {
         known.iter().all(|(_, other)| least.allocatable.fits(&other.allocatable))
     };
-    // Auto Scaling tries the types in this order, so the first one has the most likely price.
-    let chosen = known.iter().find(|(_, allocation)| is_least(allocation)).or(known.first());
-    let (kind, allocation) =
-        chosen.ok_or_else(|| format!("the instance types of group {} are unknown", pool.name))?;
-    let whole = &allocation.allocatable;
-    let smaller = known.iter().map(|(_, other)| whole.minus(&other.allocatable));
-    let shortfall = smaller.fold(Resources::default(), |most, less| most.at_least(&less));
-    Ok(GroupGuarantee { kind: *kind, shortfall })
+    let least = known.iter().find(|(_, allocation)| is_least(allocation));
+    least.map(|(kind, _)| *kind).ok_or_else(|| {
+        let names: Vec<&str> =
+            types.iter().map(crate::model::ids::InstanceTypeName::as_str).collect();
+        format!(
+            "no type of group {} ({}) is the smallest in every resource, so the size of its next \
+             node is unknown",
+            pool.name,
+            names.join(", ")
+        )
+    })
 }
 
 /// Declared groups with their observed state.

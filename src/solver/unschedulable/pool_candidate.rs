@@ -1,7 +1,7 @@
 //! A pool as a candidate for pods that none of its nodes has room for.
 
 use super::super::Input;
-use super::super::auto_scaling_groups::{group_guarantee, group_size};
+use super::super::auto_scaling_groups::{group_size, guaranteed_type};
 use super::super::limits::amount;
 use super::super::offer::{PoolRefusal, pool_requirements};
 use super::suggested_change::{UnplacedPods, limit_text};
@@ -117,8 +117,8 @@ impl<'a> PoolCandidate<'a> {
             let nodes = self.unplaced.nodes_text(&self.room(kind), &kind.name, price);
             format!("{nodes} on demand")
         };
-        let own = group_guarantee(self.pool, &group.types, catalog, &self.settings).ok();
-        if let Some((kind, price)) = own.and_then(|own| Some((own.kind, self.price(own.kind)?))) {
+        let own = guaranteed_type(self.pool, &group.types, catalog, &self.settings).ok();
+        if let Some((kind, price)) = own.and_then(|kind| Some((kind, self.price(kind)?))) {
             let mut changes = vec![match self.report.offers.refusals.get(&self.pool.name) {
                 Some(PoolRefusal::Group { .. }) if !group.manage => format!(
                     "set `spec.groups.{}: {{ manage: true }}` in fleetwright.yaml, or resize \
@@ -142,10 +142,8 @@ impl<'a> PoolCandidate<'a> {
         let kinds = kinds.filter(|kind| known.as_ref().is_none_or(|known| *known == arch(kind)));
         let priced = kinds.filter_map(|kind| Some((self.price(kind)?, kind)));
         let (price, kind) = priced.min_by_key(|(price, _)| *price)?;
-        let add = format!(
-            "add a node group of {}, because the type of {pool} is fixed and too small",
-            kind.name
-        );
+        let why = if own.is_none() { "not certain" } else { "fixed and too small" };
+        let add = format!("add a node group of {}, because the type of {pool} is {why}", kind.name);
         let changes: Vec<String> = [add].into_iter().chain(self.changes.iter().cloned()).collect();
         let text = format!("{}: {}", changes.join(", and "), nodes(kind, price));
         Some((changes.len() + 1, price, text))
