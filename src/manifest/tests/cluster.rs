@@ -331,6 +331,13 @@ fn families_are_read_in_any_case_and_a_taint_may_be_an_effect() {
 }
 
 #[test]
+fn types_of_a_managed_group_are_stated_once() {
+    let group = "{name: web, instanceType: m5.large, instanceTypes: [m5.xlarge]}";
+    let problems = read_text(&config(&format!("managedNodeGroups: [{group}]"))).problems;
+    assert!(problems[0].message.contains("has both `instanceType` m5.large and `instanceTypes`"));
+}
+
+#[test]
 fn invalid_node_groups_are_reported_with_their_line() {
     for (group, expected) in [
         ("{name: web, minSize: 3, maxSize: 2}", "has at least 3 and at most 2 nodes"),
@@ -341,10 +348,6 @@ fn invalid_node_groups_are_reported_with_their_line() {
         (
             "{name: web, instanceType: m5.large, instancesDistribution: {instanceTypes: [m5.large]}}",
             "conflicts with `instancesDistribution`",
-        ),
-        (
-            "{name: web, instanceType: m5.large, instanceTypes: [m5.xlarge]}",
-            "has both `instanceType` m5.large and `instanceTypes`",
         ),
         ("{name: web, launchTemplate: {id: lt-1}}", "may name the instance type"),
         (
