@@ -58,9 +58,10 @@ impl Demand {
         let is_empty = observed.nodes.is_empty() && observed.pods.is_empty();
         let assumed = desired.assumed.iter().filter(|_| is_empty);
         for workload in desired.workloads.values().chain(assumed) {
-            declared.demand.problems.extend(admission::admission_errors(workload, desired));
             declared.demand.problems.extend(refused_pods::refusals(workload, desired));
             let (workload, is_sized) = declared.with_vertical_sizing(workload);
+            // The LimitRanger checks the requests that a vertical autoscaler has set.
+            declared.demand.problems.extend(admission::admission_errors(&workload, desired));
             let stated = pod_shape(&workload.id.namespace, &workload.template, &context)
                 .spread_by_default(workload.id.kind);
             let stated = named_keys.with_controller_labels(stated, &workload.id);
@@ -307,12 +308,18 @@ impl DeclaredWorkloads<'_> {
                 .code(Code::AutoscalerConflict),
             );
         }
-        let vpa::TemplateSizing { template, because, is_applied } = vpa::resize_template(
+        let vpa::TemplateSizing { template, mut because, is_applied } = vpa::resize_template(
             vertical,
             workload,
             &observed.scaling,
             vpa::ranges(desired, workload),
         );
+        let running = self.decisions.live.active_count(&workload.id);
+        if is_applied && vpa::keeps_running_pods(vertical, running) {
+            because.push_str(
+                "; running pods stay as they are, and room is planned for their next start",
+            );
+        }
         let (autoscaler, origin) = (vertical.object.clone(), vertical.origin.clone());
         let sizing = Sizing { autoscaler, origin, because, applied: is_applied };
         self.demand.sizings.insert(workload.id.clone(), sizing);

@@ -3,6 +3,7 @@
 use crate::model::desired::{Ladder, Linear, Proportional, ProportionalMode};
 use crate::model::ids::{Labels, NodeName};
 use crate::model::observed::{Node, Observed};
+use crate::model::requirement::Requirements;
 use crate::model::units::MilliCpu;
 
 /// Nodes of a cluster that count for proportional autoscalers.
@@ -36,10 +37,9 @@ impl ClusterSize {
     }
 
     /// Returns the number of counted nodes and their cores, rounded up.
-    fn counted_nodes(&self, labels: &Labels, with_unschedulable: bool) -> (i64, i64) {
+    fn counted_nodes(&self, selector: &Requirements, with_unschedulable: bool) -> (i64, i64) {
         let counts = |node: &&SizedNode| {
-            (node.is_schedulable || with_unschedulable)
-                && labels.iter().all(|(key, value)| node.labels.get(key) == Some(value))
+            (node.is_schedulable || with_unschedulable) && selector.matches_labels(&node.labels)
         };
         let counted_nodes = self.nodes.iter().filter(counts);
         let (nodes, milli) = counted_nodes
@@ -50,14 +50,14 @@ impl ClusterSize {
 
 /// Returns the replica count for a cluster of this size, and the counted nodes and cores.
 pub(super) fn replicas(rule: &Proportional, size: &ClusterSize) -> (u32, i64, i64) {
-    let Proportional { node_labels, mode } = rule;
+    let Proportional { nodes: selector, mode } = rule;
     match mode {
         ProportionalMode::Linear(linear) => {
-            let (nodes, cores) = size.counted_nodes(node_labels, linear.include_unschedulable);
+            let (nodes, cores) = size.counted_nodes(selector, linear.include_unschedulable);
             (linear_replicas(linear, nodes, cores), nodes, cores)
         }
         ProportionalMode::Ladder(ladder) => {
-            let (nodes, cores) = size.counted_nodes(node_labels, ladder.include_unschedulable);
+            let (nodes, cores) = size.counted_nodes(selector, ladder.include_unschedulable);
             (ladder_replicas(ladder, nodes, cores), nodes, cores)
         }
     }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     fn count(mode: ProportionalMode, size: &ClusterSize) -> u32 {
-        replicas(&Proportional { node_labels: Labels::new(), mode }, size).0
+        replicas(&Proportional { nodes: Requirements::default(), mode }, size).0
     }
 
     #[test]
@@ -176,8 +176,8 @@ mod tests {
         let mut size = size(4, 8_000);
         size.nodes[0].is_schedulable = false;
         size.nodes[1].labels = [crate::model::requirement::label("pool", "a")].into();
-        let rule = |node_labels| Proportional {
-            node_labels,
+        let rule = |labels: Labels| Proportional {
+            nodes: Requirements::from_labels(&labels),
             mode: ProportionalMode::Linear(linear(None, Some(1_000), 1, 0)),
         };
         let all = rule(Labels::new());

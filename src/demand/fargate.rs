@@ -19,9 +19,10 @@ use crate::model::fargate::{
     COMPUTE_TYPE, EC2, EPHEMERAL_STORAGE_MAX, FargateProfile, FargateSize, LARGEST, PROFILE,
     SCHEDULER, select_profile,
 };
-use crate::model::ids::{NodeName, Origin, WorkloadId};
+use crate::model::ids::{LabelValue, NodeName, Origin, WorkloadId};
 use crate::model::observed::{Observed, Pod, is_fargate_name};
 use crate::model::pod::{PodSpec, PodTemplate};
+use crate::model::requirement::key;
 use crate::model::units::Resources;
 
 /// Pods of one workload that match a Fargate profile or run on Fargate.
@@ -281,6 +282,17 @@ pub fn fargate_size(shape: &PodShape, spec: &PodSpec) -> Result<FargateSize, Far
             format!("container {} is privileged, which Fargate does not allow", container.name),
             "remove `privileged`",
         ));
+    }
+    let runs = |key: &str, value: &str| {
+        let state = Some(LabelValue::from(value));
+        let mut alternatives = shape.nodes.any_of.iter();
+        alternatives.any(|of| of.get(key).is_none_or(|set| set.contains(state.as_ref())))
+    };
+    for (key, value) in [(key::OS, "linux"), (key::ARCH, "amd64")] {
+        if !runs(key, value) {
+            let reason = format!("they admit no node with {key}: {value}, as all of Fargate have");
+            return Err(rejection(reason, "change the node selector"));
+        }
     }
     if spec.host_network {
         let reason = "they use hostNetwork, which Fargate does not have".to_owned();

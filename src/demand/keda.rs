@@ -4,9 +4,13 @@
 //! ahead, so a trigger is also active before an end that no start precedes. An example is a daily
 //! end with starts on weekdays: the trigger stays active over the weekend.
 
+use std::borrow::Cow;
+
 use jiff::{SignedDuration, Timestamp};
 
-use crate::model::desired::{CronTrigger, EventDriven, Schedule};
+use crate::model::desired::{
+    Behavior, CronTrigger, EventDriven, Fallback, FallbackBehavior, PauseMode, Schedule,
+};
 
 /// Maximum number of starts, and of ends, of one trigger that are evaluated in one span. A trigger
 /// with more of them is assumed to be active in the span.
@@ -96,6 +100,7 @@ pub(super) fn stabilized_replicas(rule: &EventDriven, moment: Timestamp) -> u32 
     // A window that ends at the start of the span does not count: its end is excluded.
     let recent = max_declared_within(rule, before(rule.stabilization), moment);
     let is_idle = !rule.is_forced && !rule.crons.iter().any(|cron| is_active_at(cron, moment));
+    let recent = if never_shrinks(rule, moment) { recent.max(max_declared(rule)) } else { recent };
     if !is_idle || now >= rule.min.max(1) {
         return recent;
     }
@@ -110,6 +115,66 @@ pub(super) fn max_declared(rule: &EventDriven) -> u32 {
     max_window.max(rule.min).max(u32::from(rule.is_forced)).min(rule.max)
 }
 
+/// How far triggers raise the number of pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UpwardReach {
+    /// Up to what they request.
+    All,
+    /// From idle to the minimum: the behavior of the HPA forbids more.
+    Minimum,
+    /// Not at all: scaling out is paused.
+    Nothing,
+}
+
+/// Returns how far triggers raise the number of pods of `rule`.
+pub(super) fn upward_reach(rule: &EventDriven) -> UpwardReach {
+    if rule.paused == PauseMode::ScaleOut {
+        UpwardReach::Nothing
+    } else if rule.behavior.as_ref().is_some_and(Behavior::is_up_disabled) {
+        UpwardReach::Minimum
+    } else {
+        UpwardReach::All
+    }
+}
+
+/// Returns `rule` with windows that request no more than `reach` allows. The HPA adds pods up to its
+/// minimum regardless.
+/// Source: `pkg/scaling/executor/scale_scaledobjects.go`, `scaleFromZeroOrIdle`.
+pub(super) fn within_reach(rule: &EventDriven, reach: UpwardReach) -> Cow<'_, EventDriven> {
+    let mut bounded = Cow::Borrowed(rule);
+    match reach {
+        UpwardReach::All => {}
+        UpwardReach::Minimum => {
+            bounded.to_mut().crons.iter_mut().for_each(|cron| cron.desired = 1);
+        }
+        UpwardReach::Nothing => bounded.to_mut().crons.clear(),
+    }
+    bounded
+}
+
+/// Returns true if pods that once ran stay at `moment`: scaling in is paused, or the behavior of the
+/// HPA forbids it while a trigger is active. KEDA itself ends pods only on the way to idle.
+pub(super) fn never_shrinks(rule: &EventDriven, moment: Timestamp) -> bool {
+    let goes_idle = rule.min == 0 || rule.idle.is_some();
+    let is_active = || rule.crons.iter().any(|cron| is_active_at(cron, moment));
+    rule.paused == PauseMode::ScaleIn
+        || rule.behavior.as_ref().is_some_and(Behavior::is_down_disabled)
+            && (!goes_idle || is_active())
+}
+
+/// Returns the number of pods of a fallback beside the current number.
+/// Source: `pkg/fallback/fallback.go`, `doFallback`.
+pub(super) fn fallback_replicas(fallback: Fallback, current: Option<u32>) -> u32 {
+    let current = current.unwrap_or(0);
+    match fallback.behavior {
+        FallbackBehavior::Static => fallback.replicas,
+        FallbackBehavior::Current => current,
+        FallbackBehavior::CurrentIfHigher => current.max(fallback.replicas),
+        FallbackBehavior::CurrentIfLower => current.min(fallback.replicas),
+        FallbackBehavior::Formula => 0,
+    }
+}
+
 /// Returns true if the repository alone determines the count at any time.
 pub(super) fn is_foreseeable(rule: &EventDriven) -> bool {
     rule.triggers.is_empty() && !rule.has_formula && !rule.crons.is_empty()
@@ -118,7 +183,6 @@ pub(super) fn is_foreseeable(rule: &EventDriven) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::desired::PauseMode;
     use crate::model::ids::Origin;
 
     fn cron(start: &str, end: &str, zone: &str, desired: u32) -> CronTrigger {
@@ -140,6 +204,7 @@ mod tests {
             polling: SignedDuration::from_secs(30),
             cooldown: SignedDuration::from_secs(300),
             stabilization: SignedDuration::from_secs(300),
+            behavior: None,
             fallback: None,
             crons,
             triggers: Vec::new(),
@@ -175,6 +240,21 @@ mod tests {
             5,
             "capacity is requested three minutes ahead"
         );
+    }
+
+    #[test]
+    fn fallback_follows_its_behavior() {
+        use FallbackBehavior::{Current, CurrentIfHigher, CurrentIfLower, Formula, Static};
+        for (behavior, expected) in [
+            (Static, [6, 6, 6]),
+            (Current, [0, 3, 9]),
+            (CurrentIfHigher, [6, 6, 9]),
+            (CurrentIfLower, [0, 3, 6]),
+            (Formula, [0, 0, 0]),
+        ] {
+            let of = |current| fallback_replicas(Fallback { replicas: 6, behavior }, current);
+            assert_eq!([of(None), of(Some(3)), of(Some(9))], expected, "{behavior:?}");
+        }
     }
 
     #[test]

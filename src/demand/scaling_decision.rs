@@ -10,8 +10,8 @@ use super::live_pods::LivePods;
 use super::{Counts, Decider, DemandQuery, hpa, jobs, keda};
 use crate::model::code::Code;
 use crate::model::desired::{
-    Desired, EventDriven, Horizontal, PauseMode, Problem, Scale, Scaler, ScalerRule, ScalingRules,
-    SelectPolicy, Unresolved, Workload,
+    Behavior, Desired, EventDriven, Horizontal, PauseMode, Problem, Scale, Scaler, ScalerRule,
+    Unresolved, Workload,
 };
 use crate::model::ids::WorkloadId;
 use crate::model::observed::{LiveEvents, LiveHorizontal, Observed};
@@ -200,6 +200,9 @@ impl ScalingContext<'_> {
             }
             PauseMode::No | PauseMode::ScaleIn | PauseMode::ScaleOut => {}
         }
+        let reach = keda::upward_reach(rule);
+        let bounded = keda::within_reach(rule, reach);
+        let (all_windows, rule) = (rule, &*bounded);
         let DemandQuery { at, lead, is_forecast, .. } = *self.query;
         let until = at.checked_add(lead).unwrap_or(at);
         // The result of a scaling formula is unknown, so windows do not raise the floor.
@@ -209,24 +212,35 @@ impl ScalingContext<'_> {
             keda::max_declared_within(rule, at, until)
         };
         if let Some(fallback) = rule.fallback.filter(|_| events.is_some_and(|e| e.in_fallback)) {
-            floor = floor.max(fallback.replicas.min(rule.max));
+            floor = floor.max(keda::fallback_replicas(fallback, known).min(rule.max));
         }
         let is_foreseeable = keda::is_foreseeable(rule);
         let highest = if is_foreseeable { keda::max_declared(rule) } else { rule.max };
         let stabilized = keda::stabilized_replicas(rule, at).max(floor);
         let (live, source) = match known.filter(|_| !(is_forecast && is_foreseeable)) {
             Some(known) => (known.max(floor), plural::count_with_verb(known, "pod", "run")),
-            None => (stabilized, "by its windows alone".to_owned()),
+            None if reach == keda::UpwardReach::All => {
+                (stabilized, "by its windows alone".to_owned())
+            }
+            // Nothing adds pods, so those of the first delivery stay.
+            None => {
+                let first = initial_replicas(workload, known);
+                (first.max(floor), format!("{} at first", plural::count(first, "pod")))
+            }
         };
         let mut ceiling = highest.max(floor);
         // KEDA removes pods above the maximum at once. Pods that a coming window requests stay.
         let live = live.min(rule.max.max(floor));
-        match rule.paused {
-            PauseMode::ScaleIn => floor = floor.max(live),
-            PauseMode::ScaleOut => ceiling = ceiling.min(live.max(floor)),
-            PauseMode::No | PauseMode::AsIs | PauseMode::At(_) => {}
+        if keda::never_shrinks(rule, at) {
+            floor = floor.max(live);
         }
-        let because = format!("{source}; {}", describe_windows(rule, at, until));
+        if reach != keda::UpwardReach::All {
+            ceiling = ceiling.min(live.max(floor));
+        }
+        let mut because = format!("{source}; {}", describe_windows(all_windows, at, until));
+        if reach != keda::UpwardReach::All {
+            because.push_str("; scaling out is disabled");
+        }
         ReplicaRange { floor, live, ceiling: ceiling.max(live), because, next: None }
     }
 
@@ -309,10 +323,9 @@ fn horizontal_range(
 
 /// Returns the bounds of `rule`. A direction that its behavior disables is bounded by `runs`.
 fn bounds_by_behavior(rule: &Horizontal, runs: u32) -> (u32, u32) {
-    let is_closed = |rules: &ScalingRules| rules.select == SelectPolicy::Disabled;
     let behavior = rule.behavior.as_ref();
-    let floor = if behavior.is_some_and(|b| is_closed(&b.down)) { runs } else { rule.min };
-    let ceiling = if behavior.is_some_and(|b| is_closed(&b.up)) { runs } else { rule.max };
+    let floor = if behavior.is_some_and(Behavior::is_down_disabled) { runs } else { rule.min };
+    let ceiling = if behavior.is_some_and(Behavior::is_up_disabled) { runs } else { rule.max };
     (floor, ceiling)
 }
 

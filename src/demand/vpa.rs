@@ -4,13 +4,15 @@
 //! Limits keep their ratio to the requests. Without a recommendation, the template applies, and the
 //! plan reports so.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::requests::admitted;
 use crate::model::desired::{
     ContainerPolicy, Desired, LimitRangeItem, LimitScope, UpdateMode, VerticalScaler, Workload,
 };
 use crate::model::ids::WorkloadId;
-use crate::model::observed::{LiveVertical, Observed, Recommendation, Scaling};
+use crate::model::observed::{LiveVertical, Observed, Scaling};
 use crate::model::pod::{Container, ContainerResources, PodTemplate, ResourceList};
 use crate::model::units::{Bytes, MilliCpu, ResourceName};
 
@@ -59,6 +61,13 @@ pub(super) fn ranges<'a>(desired: &'a Desired, workload: &Workload) -> &'a [Limi
     desired.limit_ranges.get(&workload.id.namespace).map_or(&[], Vec::as_slice)
 }
 
+/// Returns true if the updater changes none of `running` pods: the mode concerns new pods alone, or
+/// the pods are too few.
+/// Source: `vertical-pod-autoscaler/pkg/updater/restriction/pods_restriction_factory.go`.
+pub(super) fn keeps_running_pods(vertical: &VerticalScaler, running: u32) -> bool {
+    running > 0 && (vertical.mode == UpdateMode::Initial || running < vertical.min_replicas)
+}
+
 /// Applies `vertical` to the template of `workload`, with the limit ranges of its namespace.
 pub(super) fn resize_template(
     vertical: &VerticalScaler,
@@ -82,8 +91,9 @@ pub(super) fn resize_template(
     };
     let mut template = (*workload.template).clone();
     let mut decisions = Vec::new();
+    let targets = pod_targets(&workload.template, recommended, ranges);
     for container in &mut template.spec.containers {
-        let Some(found) = recommended.containers.get(&container.name) else { continue };
+        let Some(target) = targets.get(&container.name) else { continue };
         let default = ContainerPolicy::default();
         let policy = vertical.policies.get(&container.name);
         let policy = policy.or_else(|| vertical.policies.get(ALL_CONTAINERS)).unwrap_or(&default);
@@ -92,7 +102,7 @@ pub(super) fn resize_template(
             continue;
         }
         let before = container.clone();
-        resize_container(container, found, policy, ranges);
+        resize_container(container, target, policy, ranges);
         let (from, to) = (&before.resources.requests, &container.resources.requests);
         decisions.push(format!(
             "{}: {} -> {}",
@@ -115,16 +125,83 @@ pub(super) fn resize_template(
     }
 }
 
+/// Returns the recommended requests by container name, within the limit ranges of pods.
+///
+/// Without such a range, only containers with a recommendation have an entry. With one, the stated
+/// requests of the rest count as recommended, and share the change.
+/// Source: `vertical-pod-autoscaler/pkg/utils/vpa/capping.go`, `capProportionallyToPodLimitRange`.
+fn pod_targets(
+    template: &PodTemplate,
+    recommended: &LiveVertical,
+    ranges: &[LimitRangeItem],
+) -> BTreeMap<String, ResourceList> {
+    let of_pods: Vec<&LimitRangeItem> =
+        ranges.iter().filter(|item| item.scope == LimitScope::Pod).collect();
+    let containers = &template.spec.containers;
+    let mut targets = BTreeMap::new();
+    for container in containers {
+        let found = recommended.containers.get(&container.name).map(|found| found.target.clone());
+        let stated = Some(admitted(&container.resources, ranges).requests);
+        let stated = stated.filter(|stated| !of_pods.is_empty() && !stated.is_empty());
+        if let Some(target) = found.or(stated) {
+            targets.insert(container.name.clone(), target);
+        }
+    }
+    for name in ["cpu", "memory"].map(ResourceName::from) {
+        let amounts = |of: fn(&LimitRangeItem) -> &ResourceList| {
+            of_pods.iter().filter_map(|item| of(item).get(&name).copied()).collect::<Vec<i64>>()
+        };
+        let least = amounts(|item| &item.min).into_iter().max().unwrap_or(0);
+        let most = amounts(|item| &item.max).into_iter().min().filter(|most| *most > 0);
+        let (mut limits, mut requests) = (0_i64, 0_i64);
+        for container in containers {
+            let ContainerResources { requests: stated, limits: bound } =
+                admitted(&container.resources, ranges);
+            let old = stated.get(&name).copied();
+            let target = targets.get(&container.name).map_or(old, |all| all.get(&name).copied());
+            let target = target.unwrap_or(0);
+            let limit = bound.get(&name).copied().filter(|limit| *limit > 0 && target > 0);
+            let limit = limit.map_or(0, |limit| scaled_limit(limit, old, target));
+            limits = limits.saturating_add(limit);
+            requests = requests.saturating_add(target);
+        }
+        let (total, bound, rounds_up) = if limits == 0 {
+            continue;
+        } else if requests < least {
+            (requests, least, name.as_str() == "cpu")
+        } else if let Some(most) = most.filter(|most| limits > *most) {
+            (limits, most, false)
+        } else if limits < least {
+            (limits, least, false)
+        } else {
+            continue;
+        };
+        for request in targets.values_mut().filter_map(|all| all.get_mut(&name)) {
+            *request = share(*request, bound, total, rounds_up);
+        }
+    }
+    targets
+}
+
+/// Returns `amount * bound / total`. A `total` of 0 changes nothing.
+fn share(amount: i64, bound: i64, total: i64, rounds_up: bool) -> i64 {
+    let (product, total) = (i128::from(amount) * i128::from(bound), i128::from(total));
+    let Some(quotient) = product.checked_div(total) else { return amount };
+    let rest = i128::from(rounds_up && product % total != 0);
+    i64::try_from(quotient + rest).unwrap_or(i64::MAX)
+}
+
 /// Sets the recommended requests of a container. Limit ranges bound them first; the policy of the
 /// container takes precedence.
 fn resize_container(
     container: &mut Container,
-    found: &Recommendation,
+    target: &ResourceList,
     policy: &ContainerPolicy,
     ranges: &[LimitRangeItem],
 ) {
-    let stated = container.resources.clone();
-    for (name, target) in &found.target {
+    // Defaults come first: the API server calls the webhook of the autoscaler after the LimitRanger.
+    let stated = admitted(&container.resources, ranges);
+    for (name, target) in target {
         let is_controlled = match name.as_str() {
             "cpu" => policy.controls_cpu,
             "memory" => policy.controls_memory,
@@ -134,11 +211,11 @@ fn resize_container(
             continue;
         }
         let mut request = bound_by_ranges(ranges, name, &stated, *target);
-        if let Some(most) = policy.max.get(name) {
-            request = request.min(*most);
-        }
         if let Some(least) = policy.min.get(name) {
             request = request.max(*least);
+        }
+        if let Some(most) = policy.max.get(name).filter(|most| **most > 0) {
+            request = request.min(*most);
         }
         let limit = stated.limits.get(name).copied();
         if let Some(limit) = limit.filter(|_| !policy.controls_limits) {
@@ -152,29 +229,32 @@ fn resize_container(
     }
 }
 
-/// Returns a request within the limit ranges. The ranges bound limits, which keep their ratio to
-/// the requests. A container without a stated or default limit is not bounded.
+/// Returns a request within the limit ranges of containers. A maximum bounds the limit, and a
+/// minimum both the request and the limit. The limit keeps its ratio to the request. A container
+/// without a limit has no maximum.
+/// Source: `vertical-pod-autoscaler/pkg/utils/vpa/capping.go`, `applyContainerLimitRange`.
 fn bound_by_ranges(
     ranges: &[LimitRangeItem],
     name: &ResourceName,
     stated: &ContainerResources,
     target: i64,
 ) -> i64 {
+    let of_containers = || ranges.iter().filter(|item| item.scope == LimitScope::Container);
+    let old = stated.requests.get(name).copied().filter(|old| *old > 0);
+    // The request at which the limit reaches `bound`.
+    let boundary = |bound: i64| {
+        let limit = stated.limits.get(name).copied().filter(|limit| *limit > 0)?;
+        Some(old.map_or(bound, |old| share(old, bound, limit, false)))
+    };
     let mut request = target;
-    for item in ranges.iter().filter(|item| item.scope == LimitScope::Container) {
-        let limit = stated.limits.get(name).or_else(|| item.default_limit.get(name)).copied();
-        let Some(limit) = limit.filter(|limit| *limit > 0) else { continue };
-        let old = stated.requests.get(name).copied().filter(|old| *old > 0);
-        let request_bound = |bound: i64| {
-            let scaled = old.map(|old| i128::from(bound) * i128::from(old) / i128::from(limit));
-            scaled.map_or(bound, |scaled| i64::try_from(scaled).unwrap_or(i64::MAX))
-        };
-        if let Some(most) = item.max.get(name) {
-            request = request.min(request_bound(*most));
+    for item in of_containers() {
+        if let Some(least) = item.min.get(name).copied() {
+            request = request.max(least).max(boundary(least).unwrap_or(0));
         }
-        if let Some(least) = item.min.get(name) {
-            request = request.max(request_bound(*least));
-        }
+    }
+    for item in of_containers() {
+        let most = item.max.get(name).and_then(|most| boundary(*most));
+        request = request.min(most.filter(|most| *most > 0).unwrap_or(i64::MAX));
     }
     request
 }
@@ -203,6 +283,7 @@ fn format_requests(amounts: &ResourceList) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::observed::Recommendation;
 
     fn amounts(cpu: i64) -> ResourceList {
         [("cpu".into(), cpu)].into()
@@ -223,8 +304,10 @@ mod tests {
         let resources =
             ContainerResources { requests: amount_list(request), limits: amount_list(limit) };
         let mut container = Container { name: "app".into(), resources, ..Container::default() };
-        let found = Recommendation { target: amounts(300), ..Recommendation::default() };
-        resize_container(&mut container, &found, policy, ranges);
+        let mut template = PodTemplate::default();
+        template.spec.containers.push(container.clone());
+        let target = pod_targets(&template, &recommending(&[("app", 300)]), ranges);
+        resize_container(&mut container, &target["app"], policy, ranges);
         let get = |amounts: &ResourceList| amounts.values().next().copied().unwrap_or(-1);
         [get(&container.resources.requests), get(&container.resources.limits)]
     }
@@ -242,15 +325,53 @@ mod tests {
         let of_pods = LimitRangeItem { scope: LimitScope::Pod, ..range(100, 0, None) };
         for (rule, request, limit, policy, range, expected) in [
             ("scaled by the ratio", Some(100), Some(200), &policy, range(500, 0, None), [250, 500]),
-            ("a minimum", Some(100), Some(200), &policy, range(9_000, 800, None), [400, 800]),
+            ("a minimum", Some(100), Some(200), &policy, range(9_000, 800, None), [800, 1_600]),
+            ("a minimum alone", Some(100), None, &policy, range(9_000, 800, None), [800, -1]),
             ("no limit", Some(100), None, &policy, range(200, 0, None), [300, -1]),
-            ("a default limit", Some(100), None, &policy, range(200, 0, Some(200)), [100, -1]),
+            ("a default limit", Some(100), None, &policy, range(200, 0, Some(200)), [100, 200]),
             ("a limit alone", None, Some(200), &policy, range(250, 0, None), [250, 250]),
             ("the policy wins", Some(100), Some(200), &least, range(500, 0, None), [280, 560]),
-            ("a range for pods", Some(100), Some(200), &policy, of_pods, [300, 600]),
+            ("a range for pods", Some(100), Some(200), &policy, of_pods, [50, 100]),
         ] {
             assert_eq!(within_ranges(request, limit, policy, &[range]), expected, "{rule}");
         }
+    }
+
+    fn recommending(cpu: &[(&str, i64)]) -> LiveVertical {
+        let found = |cpu| Recommendation { target: amounts(cpu), ..Recommendation::default() };
+        LiveVertical {
+            namespace: "a".into(),
+            name: "b".to_owned(),
+            containers: cpu.iter().map(|(name, cpu)| ((*name).to_owned(), found(*cpu))).collect(),
+        }
+    }
+
+    #[test]
+    fn range_of_pods_scales_all_containers() {
+        let container = |name: &str, request: i64, limit: i64| Container {
+            name: name.into(),
+            resources: ContainerResources { requests: amounts(request), limits: amounts(limit) },
+            ..Container::default()
+        };
+        let mut template = PodTemplate::default();
+        template.spec.containers = vec![container("a", 100, 200), container("b", 50, 50)];
+        let range = |least: i64, most: i64| LimitRangeItem {
+            scope: LimitScope::Pod,
+            min: amounts(least),
+            max: amounts(most),
+            ..LimitRangeItem::default()
+        };
+        for (rule, range, expected) in [
+            ("within", range(0, 650), [300, 50]),
+            ("the limits of 650 shrink to 325", range(0, 325), [150, 25]),
+            ("the requests of 350 grow to 701, rounded up", range(701, 0), [601, 101]),
+            ("the requests of 350 grow to 1300", range(1_300, 0), [1_115, 186]),
+        ] {
+            let targets = pod_targets(&template, &recommending(&[("a", 300)]), &[range]);
+            assert_eq!([targets["a"]["cpu"], targets["b"]["cpu"]], expected, "{rule}");
+        }
+        let targets = pod_targets(&template, &recommending(&[("a", 300)]), &[]);
+        assert_eq!(targets.len(), 1, "without a range, the rest is not changed");
     }
 
     #[test]

@@ -15,9 +15,10 @@ mod schedule;
 mod settings;
 
 pub use autoscaler::{
-    Behavior, ContainerPolicy, CronTrigger, EventDriven, Fallback, Horizontal, Ladder, Linear,
-    Metric, MetricSource, MetricTarget, PauseMode, Proportional, ProportionalMode, ScaleTarget,
-    Scaler, ScalerRule, ScalingPolicy, ScalingRules, SelectPolicy, UpdateMode, VerticalScaler,
+    Behavior, ContainerPolicy, CronTrigger, EventDriven, Fallback, FallbackBehavior, Horizontal,
+    Ladder, Linear, Metric, MetricSource, MetricTarget, PauseMode, Proportional, ProportionalMode,
+    ScaleTarget, Scaler, ScalerRule, ScalingPolicy, ScalingRules, SelectPolicy, UpdateMode,
+    VerticalScaler,
 };
 pub use device_claim::{DeviceAmount, DeviceClaim, DeviceRequest};
 pub use disruption_budget::pods_to_keep;
@@ -31,7 +32,7 @@ pub use instance_settings::{
     MetadataOptions, UserData, describe_selectors,
 };
 pub use learned_nodes::{FORMAT as LEARNED_FORMAT, LEARNED_FILE, LearnedNode, LearnedNodes};
-pub use node_group::{DISCOVERY_PREFIX, DISCOVERY_TAG, ExternalGroup, GroupKind, NodeGroup};
+pub use node_group::{DISCOVERY_PREFIX, ExternalGroup, GroupKind, NodeGroup, discovery_tags};
 pub use pool::{
     AmiFamily, AutoModePool, Budget, BudgetNodes, Consolidation, Expiry, Generation,
     KubeletSettings, MinValuesPolicy, NodeClass, NodeOverlay, Pool, PoolLimits, PoolRequirement,

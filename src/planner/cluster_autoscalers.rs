@@ -1,8 +1,11 @@
 //! Warnings about Cluster Autoscaler: flags that cannot be read, and groups that they miss.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use crate::model::cluster_autoscaler::{AutoscalerFlags, ClusterAutoscaler, cluster_autoscalers};
 use crate::model::competing_autoscaler::unproven_resizers;
-use crate::model::desired::Desired;
+use crate::model::desired::{Desired, NodeGroup};
 use crate::model::expander_priorities::{GroupPriorities, PRIORITY_EXPANDER};
 use crate::model::observed::Observed;
 use crate::plan::wire::Diagnostic;
@@ -85,10 +88,11 @@ fn of_flags(
             "set --nodes or --node-group-auto-discovery",
         ));
     }
-    let live = observed.groups.values().map(|group| &group.tags);
-    let declared = desired.node_groups.values().map(|group| &group.tags);
+    let live = observed.groups.values().map(|group| Cow::Borrowed(&group.tags));
+    let declared = desired.node_groups.values().map(NodeGroup::tags_at_creation);
     let mut tags = live.chain(declared);
-    let selects = |tags: &_| flags.bounds(None, tags, (0, 0)).is_some();
+    let selects =
+        |tags: Cow<'_, BTreeMap<String, String>>| flags.bounds(None, &tags, (0, 0)).is_some();
     if flags.cluster_limits.is_empty() && !flags.discovery.is_empty() && !tags.any(selects) {
         all.push(warn(
             "its flag --node-group-auto-discovery selects no group: none has all of its tags"

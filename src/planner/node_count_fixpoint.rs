@@ -8,7 +8,11 @@ use super::rule_budget::limit_pod_rules;
 use super::{Inputs, solver_input};
 use crate::demand::{ClusterSize, Demand, DemandQuery, SizedNode};
 use crate::model::desired::{Problem, Scaler, ScalerRule};
+use crate::model::fargate::{COMPUTE_TYPE, FARGATE};
+use crate::model::ids::Labels;
 use crate::model::observed::Observed;
+use crate::model::requirement::{key, label};
+use crate::model::units::MilliCpu;
 use crate::solver::{NewNode, solve};
 
 /// Maximum number of rounds. If a pod requests half of the cores per replica, each round halves the
@@ -86,7 +90,22 @@ fn size_after_plan(inputs: &Inputs, world: &Observed, demand: &Demand) -> Cluste
         SizedNode { labels: labels.clone(), cpu: allocatable.cpu, is_schedulable: true }
     });
     size.nodes.extend(launched);
+    size.nodes.extend(fargate_nodes(world, demand));
     size
+}
+
+/// Returns the nodes of planned Fargate pods that `world` does not have yet. Each pod has its own.
+fn fargate_nodes(world: &Observed, demand: &Demand) -> Vec<SizedNode> {
+    let labels: Labels =
+        [label(COMPUTE_TYPE, FARGATE), label(key::OS, "linux"), label(key::ARCH, "amd64")].into();
+    let there = world.nodes.values().filter(|node| node.is_fargate()).count();
+    let planned = demand.fargate.iter().flat_map(|pods| {
+        let size = pods.size.as_ref().ok().map(|size| MilliCpu(size.cpu_milli));
+        let count = usize::try_from(pods.pods_on_fargate()).unwrap_or(usize::MAX);
+        size.into_iter().flat_map(move |cpu| std::iter::repeat_n(cpu, count))
+    });
+    let node = |cpu| SizedNode { labels: labels.clone(), cpu, is_schedulable: true };
+    planned.skip(there).map(node).collect()
 }
 
 /// Returns the demand without running pods, so that all pods need a placement.

@@ -126,7 +126,7 @@ fn launch(reason: &LaunchReason) -> String {
         }
         LaunchReason::Static { declared, there } => {
             let nodes = count(*declared, "node");
-            format!("its pool has a fixed number of {nodes}, and {there} exist")
+            format!("its pool needs {nodes}, and {there} exist")
         }
         LaunchReason::Replacement { of, because } => {
             format!("replaces {of}: {}", retire(because))
@@ -145,7 +145,7 @@ fn saving(price: MicroUsd) -> String {
 /// Returns the launches and terminations of a group.
 fn resize(launch: u32, terminate: &[InstanceId]) -> String {
     let names: Vec<String> = terminate.iter().map(ToString::to_string).collect();
-    let grows = format!("grows by {} for unschedulable pods", count(launch, "node"));
+    let grows = format!("grows by {}", count(launch, "node"));
     let removed = count(u32::try_from(names.len()).unwrap_or(u32::MAX), "node");
     let shrinks = format!("terminates {removed} by id: {}", list(&names, WORKLOADS_MAX));
     match (launch, names.is_empty()) {
@@ -173,7 +173,7 @@ pub(super) fn retire(reason: &RetireReason) -> String {
         ),
         RetireReason::Surplus { declared, there } => {
             let nodes = count(*declared, "node");
-            format!("its pool has a fixed number of {nodes}, and {there} exist")
+            format!("its pool needs {nodes}, and {there} exist")
         }
         RetireReason::PoolRemoved => "its pool is no longer declared".to_owned(),
         RetireReason::Drifted { field, is, declared } => {

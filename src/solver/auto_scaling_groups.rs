@@ -24,7 +24,11 @@ use crate::model::competing_autoscaler::group_resizer;
 use crate::model::desired::{DISCOVERY_PREFIX, Desired, NodeGroup, Pool, PoolLimits};
 use crate::model::ids::{GroupName, NodeName, PoolName};
 use crate::model::observed::{Group, Instance, Observed};
+use crate::model::plural;
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
+
+/// Process of Auto Scaling without which a group launches nothing.
+const LAUNCH_PROCESS: &str = "Launch";
 
 /// Returns the observed group with the tags of a declared one.
 pub fn live_group<'a>(declared: &NodeGroup, observed: &'a Observed) -> Option<&'a Group> {
@@ -38,12 +42,20 @@ pub fn observe_only_reason(
     observed: &Observed,
 ) -> Option<String> {
     let name = &declared.name;
-    if !declared.manage {
-        return Some(format!(
-            "fleetwright.yaml does not say `spec.groups.{name}: {{ manage: true }}`"
-        ));
-    }
     let live = live_group(declared, observed);
+    if !declared.manage {
+        let setting =
+            format!("fleetwright.yaml does not say `spec.groups.{name}: {{ manage: true }}`");
+        let first = declared.desired.unwrap_or(declared.min);
+        return Some(if live.is_none() && is_bare(observed) && first > 0 {
+            format!(
+                "{setting}; not counted: the {} that eksctl creates it with",
+                plural::count(first, "node")
+            )
+        } else {
+            setting
+        });
+    }
     let tags = declared.tags.keys().chain(live.into_iter().flat_map(|group| group.tags.keys()));
     if let Some(tag) = tags.into_iter().find(|tag| is_discovery(tag)) {
         return Some(format!("its tag {tag} hands it to Cluster Autoscaler"));
@@ -65,6 +77,9 @@ pub fn observe_only_reason(
             "the world has no Auto Scaling group with its tags; create it with eksctl".to_owned()
         });
     };
+    if live.suspended.iter().any(|process| process == LAUNCH_PROCESS) {
+        return Some(format!("its process {LAUNCH_PROCESS} is suspended, so it launches nothing"));
+    }
     let there = member_count(observed, &live.name);
     (there != live.desired)
         .then(|| format!("it is scaling: {} of its {} members exist", there, live.desired))
@@ -87,6 +102,8 @@ fn bounds(declared: &NodeGroup, observed: &Observed) -> (u32, u32) {
 pub(super) struct GroupSize {
     /// Members that run or are starting.
     pub(super) members: u32,
+    /// Minimum number of members.
+    pub(super) least: u32,
     /// Maximum number of members.
     pub(super) most: u32,
 }
@@ -95,7 +112,8 @@ pub(super) struct GroupSize {
 pub(super) fn group_size(declared: &NodeGroup, observed: &Observed) -> GroupSize {
     let live = live_group(declared, observed);
     let members = live.map_or(0, |live| member_count(observed, &live.name));
-    GroupSize { members, most: bounds(declared, observed).1 }
+    let (least, most) = bounds(declared, observed);
+    GroupSize { members, least, most }
 }
 
 /// Returns the limits of each pool. The node limit of a group is its maximum size.
@@ -140,6 +158,9 @@ pub(super) fn guaranteed_type<'c>(
     catalog: &'c Catalog,
     settings: &NodeSettings,
 ) -> Result<&'c InstanceType, String> {
+    if types.is_empty() {
+        return Err(format!("the instance types of group {} are unknown", pool.name));
+    }
     let mut known: Vec<(&InstanceType, Allocation)> = Vec::new();
     for name in types {
         let kind = catalog.types.get(name);

@@ -12,6 +12,9 @@
 //!   case in which the plan after a plan is not empty; the waiting nodes say so.
 //! * `limits.nodes` below `replicas` wins.
 //!
+//! Auto Scaling groups below their minimum size get the missing nodes in the same way. Nothing else
+//! here applies to them.
+//!
 //! Source: karpenter core, `pkg/controllers/static`, `pkg/controllers/disruption/staticdrift.go`.
 //! Deliberate difference: an instance that did not become a node in time does not count, so another
 //! replaces it.
@@ -19,6 +22,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::alternatives::AlternativeCandidates;
+use super::auto_scaling_groups::group_size;
 use super::existing_node::{ExistingNode, zone_of};
 use super::node_disposition::{NodeDisposition, RetireCondition};
 use super::offer::{Offer, Offers, admits};
@@ -76,7 +80,23 @@ impl StaticPoolNodes {
             };
             plan.decide();
         }
+        nodes.fill_groups(input, offers);
         nodes
+    }
+
+    /// Adds the nodes that groups lack to their minimum sizes.
+    fn fill_groups(&mut self, input: &Input, offers: &Offers) {
+        for group in input.desired.node_groups.values() {
+            let of_group: Vec<Offer> =
+                offers.list.iter().filter(|offer| offer.node.pool == group.name).cloned().collect();
+            let size = group_size(group, input.observed);
+            let (declared, there) = (size.least.min(size.most), size.members);
+            let mut zones = BTreeMap::new();
+            for _ in there..declared {
+                let Some(offer) = self.take_offer(&of_group, &mut zones) else { break };
+                self.add(&group.name, offer, LaunchReason::Static { declared, there });
+            }
+        }
     }
 
     /// Returns the nodes to launch as existing nodes.

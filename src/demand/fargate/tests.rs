@@ -105,7 +105,7 @@ fn annotation_without_a_matching_profile_is_reported() {
 #[test]
 fn pods_that_fargate_cannot_run_never_become_ec2_demand() {
     type Edit = fn(&mut PodTemplate);
-    let cases: [(&str, Edit, &str); 6] = [
+    let cases: [(&str, Edit, &str); 8] = [
         ("privileged", |t| t.spec.containers[0].privileged = true, "is privileged"),
         (
             "a privileged init container",
@@ -115,6 +115,16 @@ fn pods_that_fargate_cannot_run_never_become_ec2_demand() {
                 t.spec.init_containers = vec![init];
             },
             "container init is privileged",
+        ),
+        (
+            "Windows",
+            |t| t.spec.node_selector = [label("kubernetes.io/os", "windows")].into(),
+            "they admit no node with kubernetes.io/os: linux",
+        ),
+        (
+            "Arm",
+            |t| t.spec.node_selector = [label("kubernetes.io/arch", "arm64")].into(),
+            "they admit no node with kubernetes.io/arch: amd64",
         ),
         ("hostNetwork", |t| t.spec.host_network = true, "hostNetwork"),
         (

@@ -4,8 +4,9 @@ use jiff::SignedDuration;
 
 use crate::demand::{Demand, DemandMode};
 use crate::model::desired::{
-    BufferScaling, Concurrency, CronSchedule, EventDriven, Fallback, Horizontal, PauseMode, Scale,
-    ScaleTarget, Scaler, ScalerRule, Schedule, Unresolved, Workload,
+    Behavior, BufferScaling, Concurrency, CronSchedule, CronTrigger, EventDriven, Fallback,
+    FallbackBehavior, Horizontal, PauseMode, Scale, ScaleTarget, Scaler, ScalerRule, ScalingRules,
+    Schedule, SelectPolicy, Unresolved, Workload,
 };
 use crate::model::ids::{Origin, WorkloadId, WorkloadKind};
 use crate::model::observed::{LiveEvents, LiveScale, PodPhase};
@@ -156,6 +157,69 @@ fn oversized_buffer_is_unresolved() {
 }
 
 #[test]
+fn disabled_directions_bound_cron_windows() {
+    use SelectPolicy::{Disabled, Max};
+    let rules =
+        |select| ScalingRules { window: None, select, policies: Vec::new(), tolerance_milli: None };
+    let closed =
+        |up: SelectPolicy, down: SelectPolicy| Some(Behavior { up: rules(up), down: rules(down) });
+    let counts = |paused: PauseMode, behavior: Option<Behavior>, window: &str, live: u32| {
+        let mut scenario = scenario(WorkloadKind::Deployment, Scale::Replicas(1));
+        let WorkloadId { namespace, name, kind } = workload_id();
+        let schedule = |text: &str| Schedule::parse(text).expect("cron");
+        let (start, end) = window.split_once('-').expect("two hours");
+        let cron = CronTrigger {
+            origin: Origin::new("a.yaml", 1),
+            start: schedule(&format!("0 {start} * * *")),
+            end: schedule(&format!("0 {end} * * *")),
+            desired: 5,
+        };
+        let rule = EventDriven {
+            min: 1,
+            max: 10,
+            idle: None,
+            polling: SignedDuration::from_secs(30),
+            cooldown: SignedDuration::from_secs(300),
+            stabilization: SignedDuration::from_secs(300),
+            behavior,
+            fallback: None,
+            crons: vec![cron],
+            triggers: Vec::new(),
+            has_formula: false,
+            paused,
+            is_forced: false,
+        };
+        scenario.desired.scalers = vec![Scaler {
+            object: "ScaledObject other/inflate".to_owned(),
+            origin: Origin::new("a.yaml", 9),
+            namespace,
+            name: "inflate".to_owned(),
+            targets: vec![ScaleTarget { kind: kind.as_str().to_owned(), name: name.to_string() }],
+            rule: ScalerRule::EventDriven(rule),
+        }];
+        for _ in 0..live {
+            pod(&mut scenario, PodPhase::Running);
+        }
+        scenario.observed.taken_at = "2026-11-28T09:00:00Z".parse().expect("a time");
+        let demand = Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live);
+        let counts = demand.groups[0].counts;
+        [counts.floor, counts.live, counts.ceiling]
+    };
+    for (rule, paused, behavior, window, live, expected) in [
+        ("open, inside", PauseMode::No, None, "8-10", 0, [5, 5, 5]),
+        ("open, outside", PauseMode::No, None, "6-7", 0, [1, 1, 5]),
+        ("scale-out paused", PauseMode::ScaleOut, None, "8-10", 0, [1, 1, 1]),
+        ("scale-out paused, 3 run", PauseMode::ScaleOut, None, "8-10", 3, [1, 3, 3]),
+        ("up disabled", PauseMode::No, closed(Disabled, Max), "8-10", 2, [1, 2, 2]),
+        ("down disabled, outside", PauseMode::No, closed(Max, Disabled), "6-7", 0, [5, 5, 5]),
+        ("down disabled, 3 run", PauseMode::No, closed(Max, Disabled), "6-7", 3, [3, 3, 5]),
+        ("scale-in paused, outside", PauseMode::ScaleIn, None, "6-7", 0, [5, 5, 5]),
+    ] {
+        assert_eq!(counts(paused, behavior, window, live), expected, "{rule}");
+    }
+}
+
+#[test]
 fn fallback_of_an_unreadable_trigger_respects_the_bounds() {
     let planned_with = |fallback: Option<u32>, in_fallback: bool| {
         let mut scenario = scenario(WorkloadKind::Deployment, Scale::Replicas(1));
@@ -167,7 +231,9 @@ fn fallback_of_an_unreadable_trigger_respects_the_bounds() {
             polling: SignedDuration::from_secs(30),
             cooldown: SignedDuration::from_secs(300),
             stabilization: SignedDuration::from_secs(300),
-            fallback: fallback.map(|replicas| Fallback { replicas }),
+            behavior: None,
+            fallback: fallback
+                .map(|replicas| Fallback { replicas, behavior: FallbackBehavior::Static }),
             crons: Vec::new(),
             triggers: vec!["aws-sqs-queue".to_owned()],
             has_formula: false,

@@ -6,37 +6,39 @@ use std::collections::BTreeMap;
 use serde_json::Value as Json;
 
 use super::super::collector::{Collector, Definition};
-use super::super::decode::{FieldMap, ProblemCollector};
+use super::super::decode::{FieldMap, ProblemCollector, shorten};
 use super::super::object_meta::ObjectMeta;
 use super::super::yaml::{YamlNode, YamlValue};
 use super::command_line;
 use crate::model::desired::{
     Ladder, Linear, Problem, Proportional, ProportionalMode, ScaleTarget, Scaler, ScalerRule,
 };
-use crate::model::ids::{Labels, Namespace, Origin};
-use crate::model::requirement::label;
+use crate::model::ids::{Namespace, Origin};
+use crate::model::requirement::{LabelSet, Operator, Requirements};
 use crate::model::units::Quantity;
 
 /// Part of the autoscaler's image names.
 const IMAGE: &str = "cluster-proportional-autoscaler";
 
-/// Abbreviations of target kinds.
+/// Kinds of targets, in the spellings that the autoscaler accepts in any case.
+/// Source: `pkg/autoscaler/k8sclient/k8sclient.go`, `requestForTarget`.
 const KINDS: [(&str, &str); 8] = [
     ("deployment", "Deployment"),
     ("deployments", "Deployment"),
-    ("deploy", "Deployment"),
     ("replicaset", "ReplicaSet"),
-    ("rs", "ReplicaSet"),
+    ("replicasets", "ReplicaSet"),
     ("replicationcontroller", "ReplicationController"),
-    ("rc", "ReplicationController"),
+    ("replicationcontrollers", "ReplicationController"),
     ("statefulset", "StatefulSet"),
+    ("statefulsets", "StatefulSet"),
 ];
 
 /// An autoscaler found among the workloads, before its parameters are resolved.
 #[derive(Debug, Clone)]
 pub(in super::super) struct ProportionalScaler {
     scaler: Scaler,
-    node_labels: Labels,
+    /// Selector of the counted nodes, or the problem with it.
+    nodes: Result<Requirements, String>,
     /// The namespace and name of its ConfigMap.
     parameters: Option<(Namespace, String)>,
     /// The value of `--default-params`, for a missing ConfigMap.
@@ -66,7 +68,10 @@ pub(in super::super) fn collect_proportional_autoscaler(
     let namespace = flag("namespace").map_or(meta.namespace.clone(), |name| name.as_str().into());
     let name = meta.name.clone();
     let targets = flag("target").map(|text| targets(&text)).unwrap_or_default();
-    let node_labels = flag("nodelabels").map(|text| node_labels(&text)).unwrap_or_default();
+    let nodes = flag("nodelabels").map_or_else(
+        || Ok(Requirements::default()),
+        |text| node_selector(&text).map_err(|why| format!("its `--nodelabels` is invalid: {why}")),
+    );
     let scaler = Scaler {
         object: format!("cluster-proportional-autoscaler {}/{name}", meta.namespace),
         origin: meta.origin.clone(),
@@ -78,7 +83,7 @@ pub(in super::super) fn collect_proportional_autoscaler(
     let parameters = flag("configmap").map(|name| (namespace, name));
     into.proportional.push(ProportionalScaler {
         scaler,
-        node_labels,
+        nodes,
         parameters,
         default: flag("default-params"),
     });
@@ -94,9 +99,55 @@ fn targets(text: &str) -> Vec<ScaleTarget> {
     text.split(',').filter_map(one).collect()
 }
 
-fn node_labels(text: &str) -> Labels {
-    let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
-    pairs.map(|(key, value)| label(key.trim(), value.trim())).collect()
+/// Reads a label selector such as `zone in (a, b),!spot,tier!=web`.
+/// Source: `k8s.io/apimachinery/pkg/labels/selector.go`.
+fn node_selector(text: &str) -> Result<Requirements, String> {
+    let mut requirements = Requirements::default();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        // Commas between parentheses separate values.
+        let is_inside =
+            |at: usize| rest[..at].matches('(').count() > rest[..at].matches(')').count();
+        let mut commas = rest.match_indices(',').map(|(at, _)| at);
+        let end = commas.find(|at| !is_inside(*at)).unwrap_or(rest.len());
+        let (key, set) = label_requirement(rest[..end].trim())
+            .ok_or_else(|| format!("`{}` is no label requirement", shorten(&rest[..end])))?;
+        requirements.add(key.as_str().into(), &set);
+        rest = rest[end..].trim_start_matches(',').trim();
+    }
+    Ok(requirements)
+}
+
+/// Reads one requirement of a label selector.
+fn label_requirement(text: &str) -> Option<(String, LabelSet)> {
+    let (key, operator, values) = if let Some((key, value)) = text.split_once("!=") {
+        (key, Operator::NotIn, vec![value.trim()])
+    } else if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
+        (key, Operator::In, vec![value.trim()])
+    } else if let Some((head, values)) = text.split_once('(') {
+        let (key, word) = head.trim().rsplit_once(char::is_whitespace)?;
+        let operator = match word {
+            "in" => Operator::In,
+            "notin" => Operator::NotIn,
+            _ => return None,
+        };
+        let values = values.strip_suffix(')')?.split(',').map(str::trim);
+        (key, operator, values.collect())
+    } else if let Some((key, bound)) = text.split_once('>') {
+        (key, Operator::Gt, vec![bound.trim()])
+    } else if let Some((key, bound)) = text.split_once('<') {
+        (key, Operator::Lt, vec![bound.trim()])
+    } else if let Some(key) = text.strip_prefix('!') {
+        (key, Operator::DoesNotExist, Vec::new())
+    } else {
+        (text, Operator::Exists, Vec::new())
+    };
+    let key = key.trim();
+    let is_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+    if key.is_empty() || !key.chars().all(is_key) {
+        return None;
+    }
+    Some((key.to_owned(), LabelSet::from_operator(operator, &values).ok()?))
 }
 
 /// Records the parameters of a ConfigMap that has any.
@@ -128,13 +179,17 @@ pub(in super::super) fn resolve_proportional_autoscalers(
     report: &ProblemCollector,
 ) {
     for found in std::mem::take(&mut into.proportional) {
-        let ProportionalScaler { mut scaler, node_labels, parameters, default } = found;
+        let ProportionalScaler { mut scaler, nodes, parameters, default } = found;
         let from_config_map = parameters.as_ref().and_then(|key| into.parameters.get(key).cloned());
         let named = parameters.map(|(namespace, name)| format!("{namespace}/{name}"));
         let mode = from_config_map.or_else(|| default.as_deref().map(default_parameters));
-        scaler.rule = match mode {
-            Some(Ok(mode)) => ScalerRule::Proportional(Proportional { node_labels, mode }),
-            Some(Err(why)) => {
+        scaler.rule = match (mode, nodes) {
+            (_, Err(why)) => {
+                report_error(report, &scaler, why);
+                ScalerRule::Unknown("its flags are invalid".to_owned())
+            }
+            (Some(Ok(mode)), Ok(nodes)) => ScalerRule::Proportional(Proportional { nodes, mode }),
+            (Some(Err(why)), Ok(_)) => {
                 let named = named.unwrap_or_else(|| "--default-params".to_owned());
                 report_error(
                     report,
@@ -143,7 +198,7 @@ pub(in super::super) fn resolve_proportional_autoscalers(
                 );
                 ScalerRule::Unknown("its parameters are invalid".to_owned())
             }
-            None => {
+            (None, Ok(_)) => {
                 let named =
                     named.map_or_else(|| "no ConfigMap".to_owned(), |n| format!("ConfigMap {n}"));
                 ScalerRule::Unknown(format!("its parameters ({named}) are not in the repository"))
@@ -184,8 +239,9 @@ fn linear(text: &str) -> ProportionalParameters {
     let ratio = |key: &str| match json.get(key) {
         None => Ok(None),
         Some(number) => match milli(number) {
-            Some(milli) if milli > 0 => Ok(Some(milli)),
-            _ => Err(format!("`{key}` is {number}, not a number above 0")),
+            // The autoscaler takes 0 as absent.
+            Some(milli) if milli >= 0 => Ok(Some(milli).filter(|milli| *milli > 0)),
+            _ => Err(format!("`{key}` is {number}, not a number from 0")),
         },
     };
     let count = |key: &str| match json.get(key) {

@@ -11,8 +11,8 @@ use super::super::object_meta::ObjectMeta;
 use super::super::workload::job_template;
 use super::{horizontal_pod_autoscaler, scaler, target};
 use crate::model::desired::{
-    CronTrigger, EventDriven, Fallback, JobScaling, JobStrategy, PauseMode, Scale, ScalerRule,
-    Severity, Workload,
+    Behavior, CronTrigger, EventDriven, Fallback, FallbackBehavior, JobScaling, JobStrategy,
+    PauseMode, Scale, ScalerRule, Severity, Workload,
 };
 use crate::model::ids::{WorkloadId, WorkloadKind};
 use crate::model::units::Quantity;
@@ -70,15 +70,11 @@ fn rule(meta: &ObjectMeta, spec: &FieldMap<'_>, root: &FieldMap<'_>) -> Option<E
             None,
         );
     }
-    let idle = idle.unwrap_or(None);
-    if let (Some(field), Some(idle)) = (&idle_field, idle.filter(|idle| *idle >= min)) {
-        field.error(
-            format_args!("is {idle}, which must be less than `minReplicaCount` {min}"),
-            "leave it out, or raise minReplicaCount".to_owned(),
-        );
-    }
-    let (stabilization, has_formula) =
-        advanced.unwrap_or(Some((SignedDuration::from_secs(STABILIZATION_SECONDS), false)))?;
+    let idle =
+        idle_field.zip(idle.flatten()).and_then(|(field, idle)| idle_count(&field, idle, min));
+    let Advanced { behavior, has_formula } = advanced.unwrap_or(Some(Advanced::default()))?;
+    let window = behavior.as_ref().and_then(|behavior| behavior.down.window);
+    let stabilization = window.unwrap_or(SignedDuration::from_secs(STABILIZATION_SECONDS));
     let KedaTriggers { crons, others } = found?;
     let has_resources_only = crons.is_empty()
         && !others.is_empty()
@@ -99,6 +95,7 @@ fn rule(meta: &ObjectMeta, spec: &FieldMap<'_>, root: &FieldMap<'_>) -> Option<E
         polling: polling?,
         cooldown: cooldown?,
         stabilization,
+        behavior,
         fallback: match fallback {
             None => None,
             Some(read) => Some(read?),
@@ -109,6 +106,25 @@ fn rule(meta: &ObjectMeta, spec: &FieldMap<'_>, root: &FieldMap<'_>) -> Option<E
         paused: paused(annotation, root)?,
         is_forced: annotation(FORCE_ACTIVATION).is_some_and(is_truthy),
     })
+}
+
+/// Returns the count while no trigger is active, if KEDA supports it.
+fn idle_count(field: &Field<'_>, idle: u32, min: u32) -> Option<u32> {
+    if idle >= min {
+        field.error(
+            format_args!("is {idle}, which must be less than `minReplicaCount` {min}"),
+            "leave it out, or raise minReplicaCount".to_owned(),
+        );
+    } else if idle > 0 {
+        field.warn(
+            format_args!(
+                "is {idle}, and KEDA supports only 0: the HorizontalPodAutoscaler raises the pods \
+                 to `minReplicaCount` {min}, which count"
+            ),
+            "write 0, or leave it out".to_owned(),
+        );
+    }
+    Some(idle).filter(|idle| *idle == 0)
 }
 
 /// Returns whether an annotation value enables the setting: any value except a false boolean.
@@ -142,18 +158,36 @@ fn paused<'a>(
     })
 }
 
+const BEHAVIORS: [(&str, FallbackBehavior); 5] = [
+    ("static", FallbackBehavior::Static),
+    ("currentReplicas", FallbackBehavior::Current),
+    ("currentReplicasIfHigher", FallbackBehavior::CurrentIfHigher),
+    ("currentReplicasIfLower", FallbackBehavior::CurrentIfLower),
+    ("scalingModifiers", FallbackBehavior::Formula),
+];
+
 fn fallback(field: &Field<'_>) -> Option<Fallback> {
     let map = field.map()?;
     let replicas = map.required("replicas").and_then(|field| field.int(0));
     // Only the cluster shows when the fallback begins.
     let threshold = map.required("failureThreshold").and_then(|field| field.int::<u32>(0));
-    map.ignore(&["behavior"]);
+    let behavior = map.get("behavior");
+    let behavior = behavior.map_or(Some(FallbackBehavior::Static), |f| f.choice(&BEHAVIORS));
     map.finish_with_typo_check();
-    threshold.and(replicas).map(|replicas| Fallback { replicas })
+    threshold?;
+    Some(Fallback { replicas: replicas?, behavior: behavior? })
 }
 
-/// Reads `advanced`: the stabilization window of the generated HPA, and whether a formula is set.
-fn advanced(field: &Field<'_>) -> Option<(SignedDuration, bool)> {
+/// The parts of `advanced` that matter for counts.
+#[derive(Default)]
+struct Advanced {
+    /// Behavior of the generated HPA.
+    behavior: Option<Behavior>,
+    /// True if a formula replaces the maximum over the triggers.
+    has_formula: bool,
+}
+
+fn advanced(field: &Field<'_>) -> Option<Advanced> {
     let map = field.map()?;
     let formula = map.get("scalingModifiers").map(|field| {
         let map = field.map()?;
@@ -166,14 +200,13 @@ fn advanced(field: &Field<'_>) -> Option<(SignedDuration, bool)> {
         map.finish_with_typo_check();
         match behavior {
             None => Some(None),
-            Some(read) => Some(read?.down.window),
+            Some(read) => Some(Some(read?)),
         }
     });
     map.ignore(&["restoreToOriginalReplicaCount"]);
     map.finish_with_typo_check();
-    let window = config.unwrap_or(Some(None))?;
-    let default = SignedDuration::from_secs(STABILIZATION_SECONDS);
-    Some((window.unwrap_or(default), formula.flatten().is_some()))
+    let behavior = config.unwrap_or(Some(None))?;
+    Some(Advanced { behavior, has_formula: formula.flatten().is_some() })
 }
 
 #[derive(Default)]
@@ -322,6 +355,16 @@ pub(in super::super) fn scaled_job(meta: ObjectMeta, root: &FieldMap<'_>, into: 
     let (Some(job), Some(min), Some(max), Some(strategy)) = (job, min, max, strategy) else {
         return;
     };
+    if min > max {
+        spec.field.warn(
+            format_args!(
+                "has `minReplicaCount` {min}, above its `maxReplicaCount` {max}: KEDA uses {max}"
+            ),
+            "lower minReplicaCount, or raise maxReplicaCount".to_owned(),
+        );
+    }
+    // Source: KEDA, `apis/keda/v1alpha1/scaledjob_types.go`, `MinReplicaCount` and `MaxReplicaCount`.
+    let min = min.min(max);
     let is_paused = meta.annotations.get(PAUSED).is_some_and(|text| is_truthy(text));
     let kind = WorkloadKind::ScaledJob;
     let id = WorkloadId { namespace: meta.namespace, name: meta.name.into(), kind };

@@ -18,28 +18,34 @@ const MODES: [(&str, UpdateMode); 6] = [
     ("InPlace", UpdateMode::InPlace),
 ];
 
+/// Default of the updater for `minReplicas` (`--min-replicas`).
+const MIN_REPLICAS: u32 = 2;
+
 /// Reads a `VerticalPodAutoscaler`.
 pub(in super::super) fn vertical(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut Collector) {
     let Some(spec) = root.required("spec") else { return };
     let Some(spec) = spec.map() else { return };
     let target = spec.required("targetRef").and_then(|field| target(&field, None));
-    let mode = spec.get("updatePolicy").map_or(Some(UpdateMode::Recreate), |field| {
+    let defaults = Some((UpdateMode::Recreate, MIN_REPLICAS));
+    let policy = spec.get("updatePolicy").map_or(defaults, |field| {
         let map = field.map()?;
-        map.ignore(&["minReplicas", "evictionRequirements", "evictAfterOOMSeconds"]);
+        map.ignore(&["evictionRequirements", "evictAfterOOMSeconds"]);
         let mode = map.get("updateMode");
         let mode = mode.map_or(Some(UpdateMode::Recreate), |field| field.choice(&MODES));
+        let least = map.get("minReplicas").map_or(Some(MIN_REPLICAS), |field| field.int(1));
         map.finish_with_typo_check();
-        mode
+        Some((mode?, least?))
     });
     let policies = spec.get("resourcePolicy").map(|field| policies(&field)).unwrap_or_default();
     spec.ignore(&["recommenders", "startupBoost"]);
     spec.finish_with_typo_check();
     root.ignore(&["apiVersion", "kind", "metadata", "spec", "status"]);
     root.finish(Severity::Warning);
-    let (Some(target), Some(mode)) = (target, mode) else { return };
+    let (Some(target), Some((mode, min_replicas))) = (target, policy) else { return };
     let object = root.field.scope.object.clone();
     let ObjectMeta { name, namespace, origin, .. } = meta;
-    let vertical = VerticalScaler { object, origin, namespace, name, target, mode, policies };
+    let vertical =
+        VerticalScaler { object, origin, namespace, name, target, mode, min_replicas, policies };
     into.add_vertical_scaler(vertical, root);
 }
 

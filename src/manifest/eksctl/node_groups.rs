@@ -3,6 +3,7 @@
 //! Sizes follow eksctl's defaults. The minimum is `minSize`, else `desiredCapacity`, else 2. The
 //! maximum is `maxSize`, else `desiredCapacity`, else the minimum.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
@@ -14,8 +15,8 @@ use super::super::labels::{LabelOwner, labels};
 use super::super::pod_spec::taints;
 use super::super::yaml::YamlValue;
 use crate::model::desired::{
-    AmiFamily, Consolidation, DISCOVERY_PREFIX, DISCOVERY_TAG, Expiry, Generation, GroupKind,
-    InstanceSettings, NodeClass, NodeGroup, Pool, PoolLimits, PoolRequirement,
+    AmiFamily, Consolidation, Expiry, Generation, GroupKind, InstanceSettings, NodeClass,
+    NodeGroup, Pool, PoolLimits, PoolRequirement, discovery_tags,
 };
 use crate::model::ids::{InstanceTypeName, Labels, PoolName, ZoneName};
 use crate::model::market::CapacityMix;
@@ -47,16 +48,15 @@ const IRRELEVANT: &[&str] = &[
     "disablePodIMDS",
     "ebsOptimized",
     "efaEnabled",
+    "enclaveEnabled",
     "enableDetailedMonitoring",
     "iam",
     "instanceMarketOptions",
     "instanceName",
     "instancePrefix",
-    "launchTemplate",
     "maxInstanceLifetime",
     "nodeRepairConfig",
     "outpostARN",
-    "overrideBootstrapCommand",
     "placement",
     "preBootstrapCommands",
     "privateNetworking",
@@ -86,12 +86,10 @@ pub(super) fn group(kind: &GroupKind, cluster: &str, field: &Field<'_>, into: &m
     let node_taints = read_taints(map.get("taints"));
     let mut tags = map.get("tags").map(|f| string_map(&f)).unwrap_or_default();
     if has_autoscaler_policy(&map) {
-        tags.extend(
-            [DISCOVERY_TAG.to_owned(), format!("{DISCOVERY_PREFIX}{cluster}")]
-                .map(|k| (k, "true".to_owned())),
-        );
+        tags.extend(discovery_tags(cluster));
     }
     check_taint_tags(&map, &node_taints);
+    check_bootstrap_command(&map);
     let zones = ["availabilityZones", "localZones"].into_iter().filter_map(|key| map.get(key));
     let zones: Vec<String> = zones.flat_map(|field| field.text_list()).collect();
     let group = NodeGroup {
@@ -166,10 +164,27 @@ impl GroupCapacity {
             );
         }
         let InstancesDistribution { types: listed, spot, mix, max_spot_price } = several;
+        if let (Some(one), GroupKind::Managed, false) = (&one, kind, listed.is_empty()) {
+            map.field.error(
+                format_args!("has both `instanceType` {one} and `instanceTypes`"),
+                "keep one of the two: eksctl refuses both".to_owned(),
+            );
+        }
         let mut types: Vec<InstanceTypeName> =
             listed.iter().map(|name| name.as_str().into()).collect();
-        if types.is_empty() {
-            types.push(one.unwrap_or_else(|| DEFAULT_TYPE.into()));
+        let template = map.get("launchTemplate");
+        match (one, template) {
+            _ if !types.is_empty() => {}
+            (Some(one), _) => types.push(one),
+            (None, None) => types.push(DEFAULT_TYPE.into()),
+            // The template may name a type, which EC2 alone has.
+            (None, Some(template)) => template.warn(
+                "may name the instance type, and it is not in the repository: no node is planned in \
+                 the group",
+                "name the types under `instanceTypes`, or manage the group by the name of its Auto \
+                 Scaling group"
+                    .to_owned(),
+            ),
         }
         Self { types, spot, mix, max_spot_price }
     }
@@ -247,12 +262,13 @@ fn read_taints(field: Option<Field<'_>>) -> Vec<Taint> {
     let Some(map) = found.map() else { return Vec::new() };
     let one = |(name, value): (&str, Field<'_>)| {
         let text = value.text()?;
-        let (value_text, effect) = text.rsplit_once(':').unwrap_or((&text, ""));
+        // Without a colon, the text is the effect, as in eksctl.
+        let (value_text, effect) = text.rsplit_once(':').unwrap_or(("", &text));
         let effect = parse_effect(effect);
         if effect.is_none() {
             value.error(
-                format_args!("is `{text}`, which is not value:Effect"),
-                format!("write \"{value_text}:NoSchedule\""),
+                format_args!("is `{text}`, which is neither value:Effect nor an effect"),
+                format!("write \"{}:NoSchedule\"", text.split(':').next().unwrap_or_default()),
             );
         }
         Some(Taint { key: name.into(), value: value_text.into(), effect: effect? })
@@ -308,25 +324,70 @@ fn check_taint_tags(map: &FieldMap<'_>, node_taints: &[Taint]) {
     }
 }
 
+/// Families of images, by name.
+/// Source: eksctl, `pkg/apis/eksctl.io/v1alpha5/types.go`, `SupportedAMIFamilies`.
+const AMI_FAMILIES: [(&str, AmiFamily); 18] = [
+    ("AmazonLinux2023", AmiFamily::Al2023),
+    ("AmazonLinux2", AmiFamily::Al2),
+    ("Bottlerocket", AmiFamily::Bottlerocket),
+    ("BottlerocketFips", AmiFamily::Bottlerocket),
+    ("Ubuntu2604", AmiFamily::Ubuntu),
+    ("UbuntuPro2604", AmiFamily::Ubuntu),
+    ("Ubuntu2404", AmiFamily::Ubuntu),
+    ("UbuntuPro2404", AmiFamily::Ubuntu),
+    ("Ubuntu2204", AmiFamily::Ubuntu),
+    ("UbuntuPro2204", AmiFamily::Ubuntu),
+    ("Ubuntu2004", AmiFamily::Ubuntu),
+    ("UbuntuPro2004", AmiFamily::Ubuntu),
+    ("WindowsServer2019CoreContainer", AmiFamily::Windows),
+    ("WindowsServer2019FullContainer", AmiFamily::Windows),
+    ("WindowsServer2022CoreContainer", AmiFamily::Windows),
+    ("WindowsServer2022FullContainer", AmiFamily::Windows),
+    ("WindowsServer2025CoreContainer", AmiFamily::Windows),
+    ("WindowsServer2025FullContainer", AmiFamily::Windows),
+];
+
+/// Returns the name and family of images. eksctl ignores the case of the name.
+fn ami_family(field: Option<&Field<'_>>) -> (String, AmiFamily) {
+    let stated = field.and_then(Field::text);
+    let is_same = |name: &str| stated.as_ref().is_some_and(|text| text.eq_ignore_ascii_case(name));
+    let found = AMI_FAMILIES.iter().find(|(name, _)| is_same(name));
+    let found = found.map(|(name, family)| (*name, *family));
+    let family = found.map(|(_, family)| family).or_else(|| field?.choice(&AMI_FAMILIES));
+    let name = found.map(|(name, _)| name.to_owned()).or(stated.map(Cow::into_owned));
+    (name.unwrap_or_else(|| "AmazonLinux2023".to_owned()), family.unwrap_or(AmiFamily::Al2023))
+}
+
+/// Settings of the kubelet that change what a node leaves for pods, as in files and as flags.
+const KUBELET_SIZES: [&str; 10] = [
+    "maxPods",
+    "max-pods",
+    "podsPerCore",
+    "pods-per-core",
+    "kubeReserved",
+    "kube-reserved",
+    "systemReserved",
+    "system-reserved",
+    "evictionHard",
+    "eviction-hard",
+];
+
+/// Reports a bootstrap command that changes what a node leaves for pods, because it is not read.
+fn check_bootstrap_command(map: &FieldMap<'_>) {
+    let Some(field) = map.get("overrideBootstrapCommand") else { return };
+    let Some(text) = field.text() else { return };
+    if let Some(name) = KUBELET_SIZES.iter().find(|name| text.contains(**name)) {
+        field.warn(
+            format_args!(
+                "sets `{name}` and is not read: new nodes may have less room than this plan counts"
+            ),
+            "set it in `maxPodsPerNode` or `kubeletExtraConfig`, which are read".to_owned(),
+        );
+    }
+}
+
 fn node_class(group: &NodeGroup, map: &FieldMap<'_>) -> NodeClass {
-    let families = [
-        ("AmazonLinux2023", AmiFamily::Al2023),
-        ("AmazonLinux2", AmiFamily::Al2),
-        ("Bottlerocket", AmiFamily::Bottlerocket),
-        ("Ubuntu2404", AmiFamily::Ubuntu),
-        ("UbuntuPro2404", AmiFamily::Ubuntu),
-        ("Ubuntu2204", AmiFamily::Ubuntu),
-        ("UbuntuPro2204", AmiFamily::Ubuntu),
-        ("Ubuntu2004", AmiFamily::Ubuntu),
-        ("UbuntuPro2004", AmiFamily::Ubuntu),
-        ("WindowsServer2019CoreContainer", AmiFamily::Windows),
-        ("WindowsServer2019FullContainer", AmiFamily::Windows),
-        ("WindowsServer2022CoreContainer", AmiFamily::Windows),
-        ("WindowsServer2022FullContainer", AmiFamily::Windows),
-    ];
-    let stated = map.get("amiFamily");
-    let family = stated.as_ref().and_then(|f| f.choice(&families)).unwrap_or(AmiFamily::Al2023);
-    let image = stated.as_ref().and_then(Field::text).unwrap_or("AmazonLinux2023".into());
+    let (image, family) = ami_family(map.get("amiFamily").as_ref());
     let gib = map.get("volumeSize").and_then(|f| f.int::<i64>(1)).unwrap_or(DEFAULT_VOLUME_GIB);
     let own = map.get("kubeletExtraConfig");
     let mut settings = own.as_ref().map(kubelet).unwrap_or_default();
@@ -337,7 +398,7 @@ fn node_class(group: &NodeGroup, map: &FieldMap<'_>) -> NodeClass {
     let ephemeral_storage = Some(gib.saturating_mul(1 << 30));
     // The digest covers the text of the file, not the internal representation.
     let spec_digests = [
-        ("amiFamily", image.to_string()),
+        ("amiFamily", image.clone()),
         ("kubeletExtraConfig", own),
         ("maxPodsPerNode", pods),
         ("volumeSize", gib.to_string()),
@@ -349,7 +410,7 @@ fn node_class(group: &NodeGroup, map: &FieldMap<'_>) -> NodeClass {
         generation: Generation::Eksctl,
         ami_family: family,
         windows_build: family.windows_build(&image),
-        image: image.into_owned(),
+        image,
         kubelet: settings,
         ephemeral_storage,
         instance_store_raid0: false,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::desired::{DeviceAmount, DeviceRequest, LimitScope, PriorityClass};
-use crate::model::pod::Selector;
+use crate::model::pod::{Selector, TaintEffect};
 use crate::model::requirement::{Operator, label};
 
 #[test]
@@ -298,17 +298,43 @@ nodeGroups:
     assert_eq!(label("role"), "web");
     assert_eq!(label("eks.amazonaws.com/nodegroup"), "web");
     assert_eq!(label("eks.amazonaws.com/capacityType"), "SPOT");
-    assert_eq!(web.taints[0].effect, crate::model::pod::TaintEffect::NoSchedule);
+    assert_eq!(web.taints[0].effect, TaintEffect::NoSchedule);
     let class = &desired.node_classes["web"];
     assert_eq!((class.ephemeral_storage, class.kubelet.max_pods), (Some(100 << 30), Some(20)));
-    assert_eq!(old.taints[0].effect, crate::model::pod::TaintEffect::NoExecute);
+    assert_eq!(old.taints[0].effect, TaintEffect::NoExecute);
     assert_eq!(
         desired.node_classes["old"].kubelet.kube_reserved.values().copied().max(),
         Some(300)
     );
     let tags: Vec<&str> = desired.node_groups["old"].tags.keys().map(String::as_str).collect();
     assert_eq!(tags, ["k8s.io/cluster-autoscaler/c", "k8s.io/cluster-autoscaler/enabled"]);
+    assert_eq!(desired.node_groups["old"].tags["k8s.io/cluster-autoscaler/c"], "owned");
     assert!(!desired.node_groups["web"].manage, "the settings do not hand it over");
+}
+
+#[test]
+fn families_are_read_in_any_case_and_a_taint_may_be_an_effect() {
+    use crate::model::desired::AmiFamily::{Al2023, Bottlerocket, Ubuntu, Windows};
+    for (name, image, family) in [
+        ("amazonlinux2023", "AmazonLinux2023", Al2023),
+        ("BottlerocketFips", "BottlerocketFips", Bottlerocket),
+        ("ubuntupro2604", "UbuntuPro2604", Ubuntu),
+        ("WindowsServer2025CoreContainer", "WindowsServer2025CoreContainer", Windows),
+    ] {
+        let group = format!("{{name: web, amiFamily: {name}, taints: {{only: NoSchedule}}}}");
+        let desired = clean(&config(&format!("managedNodeGroups: [{group}]")));
+        let class = &desired.node_classes["web"];
+        assert_eq!((class.image.as_str(), class.ami_family), (image, family));
+        let taint = &desired.pools["web"].taints[0];
+        assert_eq!((taint.value.as_str(), taint.effect), ("", TaintEffect::NoSchedule));
+    }
+}
+
+#[test]
+fn types_of_a_managed_group_are_stated_once() {
+    let group = "{name: web, instanceType: m5.large, instanceTypes: [m5.xlarge]}";
+    let problems = read_text(&config(&format!("managedNodeGroups: [{group}]"))).problems;
+    assert!(problems[0].message.contains("has both `instanceType` m5.large and `instanceTypes`"));
 }
 
 #[test]
@@ -316,12 +342,17 @@ fn invalid_node_groups_are_reported_with_their_line() {
     for (group, expected) in [
         ("{name: web, minSize: 3, maxSize: 2}", "has at least 3 and at most 2 nodes"),
         ("{name: web, minSize: 1, maxSize: 2, desiredCapacity: 3}", "which is not from 1 to 2"),
-        ("{name: web, taints: {a: b}}", "is `b`, which is not value:Effect"),
+        ("{name: web, taints: {a: b}}", "is `b`, which is neither value:Effect nor an effect"),
         ("{name: web, instanceSelector: {vCPUs: 2}}", "not supported yet"),
         ("{name: web, minsize: 3}", "unknown field `minsize`"),
         (
             "{name: web, instanceType: m5.large, instancesDistribution: {instanceTypes: [m5.large]}}",
             "conflicts with `instancesDistribution`",
+        ),
+        ("{name: web, launchTemplate: {id: lt-1}}", "may name the instance type"),
+        (
+            "{name: web, overrideBootstrapCommand: 'spec: {kubelet: {config: {maxPods: 4}}}'}",
+            "sets `maxPods` and is not read",
         ),
         (
             "{name: web, tags: {k8s.io/cluster-autoscaler/node-template/taint/a: x}}",

@@ -217,12 +217,75 @@ fn a_proportional_autoscaler_reads_its_config_map() {
     let ScalerRule::Proportional(rule) = &scaler.rule else { panic!("{scaler:?}") };
     let ProportionalMode::Linear(linear) = &rule.mode else { panic!("{rule:?}") };
     assert_eq!(linear.cores_per_replica_milli, Some(2_500));
-    assert_eq!((linear.min, linear.max, rule.node_labels.len()), (1, 9, 1));
+    assert_eq!((linear.min, linear.max, rule.nodes.iter().count()), (1, 9, 1));
     let broken = lines(&read_text(&map(r#"{"coresPerReplica": 0}"#)));
-    assert!(broken[0].contains("`coresPerReplica` is 0, not a number above 0"), "{broken:?}");
+    assert!(broken[0].contains("neither `coresPerReplica` nor"), "0 is absent: {broken:?}");
+    let broken = lines(&read_text(&map(r#"{"coresPerReplica": -1}"#)));
+    assert!(broken[0].contains("`coresPerReplica` is -1, not a number from 0"), "{broken:?}");
     let lone = clean(PROPORTIONAL);
     let ScalerRule::Unknown(why) = &lone.scalers[0].rule else { panic!("{lone:?}") };
     assert!(why.contains("kube-system/dns-autoscaler"), "{why}");
+}
+
+#[test]
+fn node_labels_of_a_proportional_autoscaler_are_any_selector() {
+    let labels = |text: &str| {
+        let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
+        pairs.map(|(key, value)| crate::model::requirement::label(key, value)).collect()
+    };
+    let map = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: dns-autoscaler, namespace: \
+               kube-system}\ndata:\n  linear: '{\"nodesPerReplica\": 1}'\n";
+    let reads = |selector: &str| {
+        let flag = format!("\"--nodelabels={selector}\"");
+        read_text(&format!("{}{map}", PROPORTIONAL.replace("--nodelabels=pool=a", &flag)))
+    };
+    for (selector, yes, no) in [
+        ("pool=a", "pool=a x=y", "pool=b"),
+        ("pool==a,x!=y", "pool=a", "pool=a x=y"),
+        ("pool!=a", "x=y", "pool=a"),
+        ("pool in (a, b),x", "pool=b x=y", "pool=b"),
+        ("pool notin (a,b)", "x=y", "pool=b"),
+        ("!pool", "x=y", "pool=b"),
+        ("size > 4", "size=5", "size=4"),
+        ("size<4", "size=3", "x=y"),
+    ] {
+        let desired = reads(selector);
+        let ScalerRule::Proportional(rule) = &desired.scalers[0].rule else {
+            panic!("{desired:?}")
+        };
+        let matches = |text: &str| rule.nodes.matches_labels(&labels(text));
+        assert_eq!((matches(yes), matches(no)), (true, false), "{selector}");
+    }
+    for broken in ["a b", "pool in a", "pool in (a", "=a"] {
+        let desired = reads(broken);
+        assert!(matches!(desired.scalers[0].rule, ScalerRule::Unknown(_)), "{broken}");
+        assert!(lines(&desired)[0].contains("is no label requirement"), "{broken}");
+    }
+}
+
+#[test]
+fn bounds_and_idle_counts_follow_keda() {
+    let object = |kind: &str, spec: &str| {
+        read_text(&format!(
+            "apiVersion: keda.sh/v1alpha1\nkind: {kind}\nmetadata: {{name: s, namespace: \
+             web}}\nspec:\n  triggers: [{{type: rabbitmq, metadata: {{queueName: q}}}}]\n{spec}"
+        ))
+    };
+    let job = "  minReplicaCount: 5\n  maxReplicaCount: 3\n  jobTargetRef:\n    template:\n      \
+               spec:\n        restartPolicy: Never\n        containers: [{name: a, image: b}]\n";
+    let desired = object("ScaledJob", job);
+    let workload = desired.workloads.values().next().expect("one");
+    let Scale::ScaledJob(scaling) = &workload.scale else { panic!("{workload:?}") };
+    assert_eq!((scaling.min, scaling.max), (3, 3));
+    assert!(lines(&desired)[0].contains("KEDA uses 3"), "{desired:?}");
+    let idle = "  scaleTargetRef: {name: api}\n  minReplicaCount: 3\n  idleReplicaCount: ";
+    for (count, expected) in [(0, Some(0)), (1, None)] {
+        let desired = object("ScaledObject", &format!("{idle}{count}\n"));
+        let ScalerRule::EventDriven(rule) = &desired.scalers[0].rule else { panic!("{desired:?}") };
+        assert_eq!(rule.idle, expected);
+        let warns = lines(&desired).iter().any(|line| line.contains("supports only 0"));
+        assert_eq!(warns, count == 1);
+    }
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::fmt;
 use jiff::SignedDuration;
 
 use super::Schedule;
-use crate::model::ids::{Labels, Namespace, Origin};
+use crate::model::ids::{Namespace, Origin};
 use crate::model::pod::ResourceList;
+use crate::model::requirement::Requirements;
 use crate::model::units::Quantity;
 
 /// An autoscaler of replica counts.
@@ -116,6 +117,18 @@ pub struct Behavior {
     pub down: ScalingRules,
 }
 
+impl Behavior {
+    /// Returns true if the HPA never adds pods.
+    pub fn is_up_disabled(&self) -> bool {
+        self.up.select == SelectPolicy::Disabled
+    }
+
+    /// Returns true if the HPA never removes pods.
+    pub fn is_down_disabled(&self) -> bool {
+        self.down.select == SelectPolicy::Disabled
+    }
+}
+
 /// Scaling rules for one direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScalingRules {
@@ -166,6 +179,8 @@ pub struct EventDriven {
     pub cooldown: SignedDuration,
     /// Scale-down stabilization window of the generated HPA.
     pub stabilization: SignedDuration,
+    /// Scaling behavior of the generated HPA.
+    pub behavior: Option<Behavior>,
     /// Fallback if a trigger cannot be read.
     pub fallback: Option<Fallback>,
     /// Cron triggers.
@@ -185,6 +200,23 @@ pub struct EventDriven {
 pub struct Fallback {
     /// Number of pods while a trigger cannot be read.
     pub replicas: u32,
+    /// Relation of `replicas` to the current number of pods.
+    pub behavior: FallbackBehavior,
+}
+
+/// Relation of the pods of a fallback to the current number of pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FallbackBehavior {
+    /// The stated number.
+    Static,
+    /// The current number.
+    Current,
+    /// The larger of both.
+    CurrentIfHigher,
+    /// The smaller of both.
+    CurrentIfLower,
+    /// A formula decides.
+    Formula,
 }
 
 /// Pause mode of an autoscaler.
@@ -218,8 +250,8 @@ pub struct CronTrigger {
 /// Scaling rule of a cluster-proportional-autoscaler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proportional {
-    /// Labels of the counted nodes.
-    pub node_labels: Labels,
+    /// Selector of the counted nodes.
+    pub nodes: Requirements,
     /// Function from nodes and cores to pods.
     pub mode: ProportionalMode,
 }
@@ -276,6 +308,8 @@ pub struct VerticalScaler {
     pub target: ScaleTarget,
     /// Update mode.
     pub mode: UpdateMode,
+    /// Minimum number of running pods of the target from which the updater changes any of them.
+    pub min_replicas: u32,
     /// Policies by container name; `*` applies to all other containers.
     pub policies: BTreeMap<String, ContainerPolicy>,
 }

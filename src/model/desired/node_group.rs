@@ -1,5 +1,6 @@
 //! Node groups declared in the repository. Auto Scaling launches their nodes.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::model::ids::{GroupName, InstanceTypeName, Origin, PoolName, ZoneName};
@@ -7,9 +8,16 @@ use crate::model::market::CapacityMix;
 use crate::model::units::MicroUsd;
 
 /// First of the two tags that Cluster Autoscaler requires to discover a group.
-pub const DISCOVERY_TAG: &str = "k8s.io/cluster-autoscaler/enabled";
+const DISCOVERY_TAG: &str = "k8s.io/cluster-autoscaler/enabled";
 /// Prefix of the second discovery tag, followed by the cluster name.
 pub const DISCOVERY_PREFIX: &str = "k8s.io/cluster-autoscaler/";
+
+/// Returns the tags by which Cluster Autoscaler discovers the groups of a cluster, as EKS and eksctl
+/// write them.
+pub fn discovery_tags(cluster: &str) -> [(String, String); 2] {
+    let of_cluster = format!("{DISCOVERY_PREFIX}{cluster}");
+    [(DISCOVERY_TAG.to_owned(), "true".to_owned()), (of_cluster, "owned".to_owned())]
+}
 
 /// Manager of the nodes of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +82,16 @@ impl NodeGroup {
             GroupKind::External(_) => return Vec::new(),
         };
         vec![(cluster, self.cluster.as_str()), (name, self.name.as_str())]
+    }
+
+    /// Returns the tags that the Auto Scaling group has once it is created. EKS adds those for
+    /// Cluster Autoscaler to each group of a managed node group.
+    pub fn tags_at_creation(&self) -> Cow<'_, BTreeMap<String, String>> {
+        let mut tags = Cow::Borrowed(&self.tags);
+        if self.kind == GroupKind::Managed {
+            tags.to_mut().extend(discovery_tags(&self.cluster));
+        }
+        tags
     }
 
     /// Returns true if the live group with this name and these tags is this declared group.

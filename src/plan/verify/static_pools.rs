@@ -9,7 +9,9 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
     for row in context.rows.iter().filter(|row| row.action.creates()) {
         let pool = row.after.and_then(|after| context.pool(after.pool.as_ref()?));
         let Some(pool) = pool else { continue };
-        if (pool.replicas.is_some()) != is_fixed(row, pool) {
+        // A group may launch nodes for its minimum size too.
+        let is_group = context.facts.desired.node_groups.contains_key(&pool.name);
+        if !is_group && pool.replicas.is_some() != is_fixed(row, pool) {
             let fault = "launches of static pools, and only those, must have a static reason";
             violations.report_row("static/reason", row.address, fault);
         }

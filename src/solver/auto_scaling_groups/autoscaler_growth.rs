@@ -21,7 +21,7 @@ use packing::{Packing, Rules, WorkBudget, pack};
 
 use super::capacity_mix::growth_price;
 use super::external::{add_observed_group, unread_part};
-use super::{is_bare, live_group, member_count};
+use super::{LAUNCH_PROCESS, is_bare, live_group, member_count};
 use crate::demand::{Demand, PodGroup};
 use crate::model::cluster_autoscaler::{AutoscalerFlags, ClusterAutoscaler, cluster_autoscalers};
 use crate::model::desired::{Desired, ExternalGroup, NodeGroup};
@@ -45,9 +45,6 @@ const STEPS_MAX: u64 = 2_000_000;
 
 const CUT_SHORT: &str = "too many pods and node groups to compute all scale-ups of Cluster \
                          Autoscaler: further pods that it serves count as unschedulable";
-
-/// Process of Auto Scaling without which a group launches nothing.
-const LAUNCH_PROCESS: &str = "Launch";
 
 /// Labels that similar groups may differ in.
 const IGNORED_LABELS: [&str; 12] = [
@@ -329,7 +326,7 @@ fn selected_sizes(group: &NodeGroup, flags: &AutoscalerFlags, input: &Input) -> 
     let Input { observed, .. } = *input;
     let Some(live) = live_group(group, observed) else {
         // In an empty world, the group is created with the cluster.
-        let bounds = flags.bounds(None, &group.tags, (group.min, group.max));
+        let bounds = flags.bounds(None, &group.tags_at_creation(), (group.min, group.max));
         let (_, maximum) = bounds.filter(|_| is_bare(observed))?;
         return Some(GroupSizes { current: 0, room: maximum, maximum });
     };

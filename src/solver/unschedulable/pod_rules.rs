@@ -70,6 +70,17 @@ pub(super) fn explain_rule(
 }
 
 fn missing_key(keys: &[&LabelKey]) -> RuleExplanation {
+    // Only a group of several zones launches nodes whose zone is not known in advance.
+    if keys.iter().any(|name| [key::ZONE, key::ZONE_ID].contains(&name.as_str())) {
+        return RuleExplanation {
+            code: Code::TopologySpread.as_str(),
+            detail: "the zone of a new node of a group of several zones is not known in advance"
+                .to_owned(),
+            remedy: Some(
+                "use one node group per zone, or let the constraint be ScheduleAnyway".to_owned(),
+            ),
+        };
+    }
     let keys = join_keys(keys);
     RuleExplanation {
         code: Code::TopologySpread.as_str(),

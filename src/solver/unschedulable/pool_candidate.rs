@@ -142,10 +142,8 @@ impl<'a> PoolCandidate<'a> {
         let kinds = kinds.filter(|kind| known.as_ref().is_none_or(|known| *known == arch(kind)));
         let priced = kinds.filter_map(|kind| Some((self.price(kind)?, kind)));
         let (price, kind) = priced.min_by_key(|(price, _)| *price)?;
-        let add = format!(
-            "add a node group of {}, because the type of {pool} is fixed and too small",
-            kind.name
-        );
+        let why = if own.is_none() { "not certain" } else { "fixed and too small" };
+        let add = format!("add a node group of {}, because the type of {pool} is {why}", kind.name);
         let changes: Vec<String> = [add].into_iter().chain(self.changes.iter().cloned()).collect();
         let text = format!("{}: {}", changes.join(", and "), nodes(kind, price));
         Some((changes.len() + 1, price, text))

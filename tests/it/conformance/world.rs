@@ -241,9 +241,9 @@ fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, n
 }
 
 /// Adds an Auto Scaling group: `group NAME desired=3 min=1 max=5`. `types` lists its instance
-/// types, and `tags` adds tags.
+/// types, `tags` adds tags, and `suspended` names a suspended process.
 pub(super) fn add_group(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
-    line.only(&["desired", "min", "max", "types", "tags"])?;
+    line.only(&["desired", "min", "max", "types", "tags", "suspended"])?;
     let name = line.word(1)?;
     let number = |key: &str, default: u32| {
         line.option(key)
@@ -266,7 +266,7 @@ pub(super) fn add_group(world: &mut Observed, line: &CaseLine) -> Result<(), Str
         zones: Vec::new(),
         tags: tags.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
         mix: None,
-        suspended: Vec::new(),
+        suspended: line.option("suspended").map(str::to_owned).into_iter().collect(),
         schedules: Vec::new(),
         schedules_unread: None,
         node_group: None,
