@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use super::cache::{SOURCE_BYTES_MAX, content_digest};
-use super::download::{DownloadedSource, HttpResponse, SourceDownloader, authority, join_url};
+use super::download::{
+    DownloadedSource, HttpResponse, SourceDownloader, authority, join_url, origin,
+};
 use crate::manifest::newest_in_range;
 use crate::model::desired::ExternalSource;
 
@@ -108,7 +110,14 @@ impl Repository<'_> {
                 link.split_once('<')?.1.split_once('>').map(|(next, _)| join_url(&url, next))
             });
             match next {
-                Some(next) => url = next,
+                Some(next) if origin(&next) == origin(&url) => url = next,
+                // The next request carries the credentials of this registry.
+                Some(next) => {
+                    return Err(format!(
+                        "the registry names {} for the next page of tags, which is another host",
+                        authority(&next)
+                    ));
+                }
                 None => return Ok(tags),
             }
         }
@@ -122,7 +131,10 @@ impl Repository<'_> {
     /// Sends a request, and answers one challenge of the registry.
     fn send(&mut self, url: &str, accept: &str, limit: u64) -> Result<HttpResponse, String> {
         let mut response = self.downloader.send(url, accept, self.token.as_deref(), limit)?;
-        if let (401, Some(challenge)) = (response.status, &response.challenge) {
+        // The challenge of a host that the registry redirects to is not answered: its credentials are
+        // those of the registry.
+        let is_own = origin(&response.url) == origin(url);
+        if let (401, true, Some(challenge)) = (response.status, is_own, &response.challenge) {
             self.token = Some(self.authorization(challenge)?);
             response = self.downloader.send(url, accept, self.token.as_deref(), limit)?;
         }
@@ -155,8 +167,8 @@ impl Repository<'_> {
         let query = [("service", service), ("scope", scope.as_str())];
         let query = query.map(|(key, value)| format!("{key}={}", value.replace(' ', "%20")));
         let url = format!("{realm}?{}", query.join("&"));
-        // The token server of a registry receives its credentials, as with Docker and Helm. It may
-        // have another name, but must use TLS.
+        // The token server that a registry names itself receives its credentials, as with Docker and
+        // Helm. It may have another name, but must use TLS.
         let own = basic.filter(|_| realm.starts_with("https://"));
         let basic = own.or_else(|| self.downloader.credentials(realm));
         let response = self.downloader.send(&url, "application/json", basic, ANSWER_BYTES_MAX)?;

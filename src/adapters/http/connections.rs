@@ -1,7 +1,8 @@
 //! Open connections of a server, and which of them gives way to a new one.
 //!
-//! Invariant: a new client is served unless every connection answers a request that began a moment
-//! ago. So clients that send nothing, or that read slowly, cannot occupy a server.
+//! Invariant: a new client is served unless every connection answers a request that arrived
+//! completely a moment ago. So clients that send nothing, that send a body slowly, or that read
+//! slowly, cannot occupy a server.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -120,6 +121,15 @@ impl ConnectionGuard {
     pub(crate) fn set_task(&self) -> impl FnOnce(AbortHandle) + use<> {
         let (id, all) = (self.id, Rc::clone(&self.all));
         move |task| all.change(id, |connection| connection.end = Some(task))
+    }
+
+    /// Records that the head of a request has arrived, and its body has not. The connection gives way
+    /// like an idle one.
+    pub(crate) fn receiving(&self) {
+        self.all.change(self.id, |connection| {
+            connection.is_busy = false;
+            connection.since = Instant::now();
+        });
     }
 
     /// Marks the connection as busy until the returned value is dropped.
