@@ -311,7 +311,7 @@ const DAEMON_TOLERATES: [&str; 6] = [
 ];
 
 /// Returns true if a DaemonSet runs a pod on a node with these labels and taints.
-pub fn admits_daemon(daemon: &Daemon, labels: &Labels, taints: &[Taint]) -> bool {
+pub(super) fn admits_daemon(daemon: &Daemon, labels: &Labels, taints: &[Taint]) -> bool {
     let own = |key: &&str| Toleration {
         key: (*key).to_owned(),
         operator: crate::model::pod::TolerationOperator::Exists,

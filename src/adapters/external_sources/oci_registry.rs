@@ -183,7 +183,75 @@ impl Repository<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+    use crate::model::desired::{DeliverySettings, SourceKind};
+
+    /// Answers one request, and returns its path.
+    fn answer(mut stream: TcpStream, other: &str) -> Option<String> {
+        let mut lines = BufReader::new(stream.try_clone().ok()?).lines().map_while(Result::ok);
+        let path = lines.next()?.split(' ').nth(1)?.to_owned();
+        lines.find(String::is_empty)?;
+        let (head, body) = match path.as_str() {
+            "/v2/pages/tags/list?n=1000" => {
+                (format!("200 OK\r\nLink: <{other}/steal>; rel=\"next\""), r#"{"tags": ["1.0.0"]}"#)
+            }
+            "/v2/moved/tags/list?n=1000" => (format!("307 Moved\r\nLocation: {other}/there"), ""),
+            "/there" => {
+                let challenge = format!("Bearer realm=\"{other}/token\",service=\"s\"");
+                (format!("401 Unauthorized\r\nWWW-Authenticate: {challenge}"), "")
+            }
+            _ => ("404 Not Found".to_owned(), ""),
+        };
+        let length = body.len();
+        write!(
+            stream,
+            "HTTP/1.1 {head}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        )
+        .ok()?;
+        Some(path)
+    }
+
+    #[test]
+    fn answers_that_lead_to_another_host_are_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let (own, other) = (format!("127.0.0.1:{port}"), format!("http://localhost:{port}"));
+        let paths = Arc::new(Mutex::new(Vec::new()));
+        let (seen, to) = (Arc::clone(&paths), other.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let path = answer(stream, &to);
+                seen.lock().expect("no panic").extend(path);
+            }
+        });
+        let settings = DeliverySettings {
+            private_hosts: vec![format!("http://{own}"), other],
+            ..DeliverySettings::default()
+        };
+        let downloader = SourceDownloader::new(&settings);
+        for (name, expected) in [
+            ("pages", format!("names localhost:{port} for the next page of tags")),
+            ("moved", "requires other credentials".to_owned()),
+        ] {
+            let source = ExternalSource {
+                kind: SourceKind::Oci,
+                url: format!("oci://{own}/{name}"),
+                name: String::new(),
+                version: "1.x".to_owned(),
+            };
+            let refused = downloader.newest(&source).expect_err("it leads to another host");
+            assert!(refused.contains(&expected), "{refused}");
+        }
+        let paths = paths.lock().expect("no panic");
+        assert!(
+            !paths.iter().any(|path| path == "/steal" || path.starts_with("/token")),
+            "{paths:?}"
+        );
+    }
 
     #[test]
     fn archive_of_a_manifest_is_found() {

@@ -194,6 +194,16 @@ mod tests {
     }
 
     #[test]
+    fn connections_that_receive_a_body_give_way_like_idle_ones() {
+        let (all, now) = (Connections::new(SMALL), Instant::now());
+        let held = [1, 1, 2, 2].map(|n| all.admit(peer(n), now).expect("a place"));
+        let _busy: Vec<_> = held[..2].iter().map(ConnectionGuard::busy).collect();
+        held[2..].iter().for_each(ConnectionGuard::receiving);
+        let _other = all.admit(peer(3), Instant::now()).expect("one receives a body");
+        assert_eq!(open_ids(&all), [0, 1, 3, 4]);
+    }
+
+    #[test]
     fn busy_connections_give_way_after_a_while_only() {
         let (all, now) = (Connections::new(SMALL), Instant::now());
         let held: Vec<_> =
