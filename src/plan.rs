@@ -61,5 +61,5 @@ pub use revalidation::RevalidatedPlan;
 pub use saved::{PLAN_BYTES_MAX, ReadPlanError, ReadPlanErrorKind, read_plan};
 pub use schema::plan_schema;
 pub use validity::{expiry, validity};
-pub use verify::{Facts, Violation, verify};
+pub use verify::{Facts, Violation, refused_launches, verify};
 pub use wire::Plan;

@@ -23,6 +23,7 @@ mod revalidation;
 mod rule_budget;
 mod running_only;
 mod scheduled_actions;
+mod stranded_pods;
 #[cfg(test)]
 mod tests;
 mod unmatched_addresses;
@@ -169,15 +170,13 @@ impl<'a> EffectiveInputs<'a> {
 }
 
 fn plan_effective(inputs: &Inputs) -> Plan {
-    let mut demand = node_count_fixpoint::demand(inputs, inputs.observed);
-    let (plan, solution) = plan_in_scope(inputs, &demand);
-    let oversized = diagnostics::oversize_errors(&demand, &solution);
-    if oversized.is_empty() {
-        return finish(inputs, &demand, plan);
+    let demand = node_count_fixpoint::demand(inputs, inputs.observed);
+    let (mut plan, solution) = plan_in_scope(inputs, &demand);
+    let oversized = diagnostics::oversize_warnings(&demand, &solution);
+    if !oversized.is_empty() {
+        plan.capacity.diagnostics.extend(oversized);
+        plan.capacity.diagnostics.sort();
     }
-    // An oversized workload is an input error. Input errors block removals, so plan again.
-    demand.problems.extend(oversized);
-    let (plan, _) = plan_in_scope(inputs, &demand);
     finish(inputs, &demand, plan)
 }
 
@@ -189,8 +188,10 @@ fn plan_in_scope(inputs: &Inputs, demand: &Demand) -> (Plan, Solution) {
     let mut untouched: Vec<NodeName> =
         inputs.observed.nodes.keys().filter(is_outside).cloned().collect();
     let rounds = if changeable.is_some_and(BTreeSet::is_empty) { 0 } else { SCOPE_ROUNDS };
+    let mut needed: Vec<NodeName> = Vec::new();
     for _ in 0..rounds {
-        let solution = solve(&solver_input(inputs, demand, &replace, &untouched));
+        let input = Input { needed: &needed, ..solver_input(inputs, demand, &replace, &untouched) };
+        let solution = solve(&input);
         let plan = assemble_plan(inputs, demand, &solution);
         let known: BTreeSet<NodeName> = untouched.iter().cloned().collect();
         let mut outside = outside_scope(&plan, &inputs.scope);
@@ -198,10 +199,12 @@ fn plan_in_scope(inputs: &Inputs, demand: &Demand) -> (Plan, Solution) {
         if outside.is_subset(&known) && excludes_replacement(&plan, &solution) {
             outside.extend(replaced_nodes(&solution));
         }
-        if outside.is_subset(&known) {
+        let stranding = stranded_pods::nodes_that_strand(&plan, demand);
+        if outside.is_subset(&known) && stranding.is_empty() {
             return (plan, solution);
         }
         untouched.extend(outside);
+        needed.extend(stranding);
     }
     // Each round freezes at least one more node. The fallback is a plan that only adds nodes.
     let all: Vec<NodeName> = inputs.observed.nodes.keys().cloned().collect();
@@ -224,6 +227,7 @@ fn solver_input<'a>(
         frozen: freeze_reason(inputs, demand),
         replace,
         untouched,
+        needed: &[],
         settings: inputs.settings,
         purpose: Purpose::Plan,
     }

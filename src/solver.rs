@@ -15,6 +15,7 @@ mod consolidate;
 mod contention;
 mod contingency;
 mod converge;
+mod daemon_sets;
 mod disruption_blockers;
 mod disruption_budget;
 mod drain;
@@ -108,8 +109,8 @@ pub use existing_node::{ExistingNode, spec_digests};
 pub use lower_bound::Proof;
 pub use node_disposition::{NodeDisposition, RetireCondition};
 pub use offer::{
-    Offer, OfferInput, Offers, PoolRefusal, WithheldReason, admits, admits_daemon, daemon_requests,
-    pool_problems, pool_requirements,
+    Offer, OfferInput, Offers, PoolRefusal, WithheldReason, admits, daemon_requests, pool_problems,
+    pool_requirements, runs_daemon,
 };
 pub use reported_resources::{learned_nodes, measured_resources};
 pub use target_fleet::{
@@ -242,6 +243,8 @@ pub struct Input<'a> {
     pub replace: &'a [NodeName],
     /// Nodes that must not change.
     pub untouched: &'a [NodeName],
+    /// Nodes that are not removed, because their running pods have no other place.
+    pub needed: &'a [NodeName],
     /// Thresholds for voluntary changes, and limits of the computation.
     pub settings: Settings,
     /// Purpose of the target.
@@ -475,11 +478,12 @@ fn refusal_messages(
 ) -> Vec<String> {
     let refusals = offers.refusals.iter().map(|(p, r)| unschedulable::refusal_message(p, r));
     let not_simulated = repair::not_simulated_message(problem.groups);
+    let daemons = daemon_sets::oversized_messages(problem.daemons, offers, problem.existing);
     let incomplete = contention::incomplete_contention_message(problem, fleet);
     let events = (!with_events).then(|| EVENTS_NOT_COVERED.to_owned());
     let concentrated = problem.offering_share.messages(problem, fleet);
     let all = refusals.chain(not_simulated).chain(incomplete).chain(events);
-    all.chain(concentrated).collect()
+    all.chain(concentrated).chain(daemons).collect()
 }
 
 /// Returns messages about preempted daemons, failed samples and a search that ended early.

@@ -67,11 +67,20 @@ async fn serve_connection<A, F>(
     A: Fn(hyper::Request<Incoming>) -> F + 'static,
     F: Future<Output = hyper::Response<ResponseBody>> + 'static,
 {
-    let answer = service_fn(move |request| {
-        let (busy, answered) = (guard.busy(), answer(request));
+    let guard = Rc::new(guard);
+    let answer = service_fn(move |request: hyper::Request<Incoming>| {
+        let guard = Rc::clone(&guard);
+        let busy = if request.body().is_end_stream() {
+            Some(guard.busy())
+        } else {
+            guard.receiving();
+            None
+        };
+        let answered = answer(request);
         async move {
-            let body = |body| TrackedBody { body, _busy: busy };
-            Ok::<_, Infallible>(answered.await.map(body))
+            let response = answered.await;
+            let busy = busy.unwrap_or_else(|| guard.busy());
+            Ok::<_, Infallible>(response.map(|body| TrackedBody { body, _busy: busy }))
         }
     });
     let mut http = http1::Builder::new();

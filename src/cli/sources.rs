@@ -162,7 +162,7 @@ impl Update<'_> {
         }
         let expected = &old.digest;
         Err(format!(
-            "{source} is refused: its content has digest {digest}, and the lock file has {expected}"
+            "{source} is refused: its content has another digest than {expected} of the lock file"
         ))
     }
 

@@ -12,6 +12,7 @@
 
 mod admission;
 mod alternatives;
+mod approved;
 mod autoscaler_growth;
 mod budgets;
 mod conditions;
@@ -54,6 +55,7 @@ use crate::model::observed::Observed;
 use crate::model::units::Resources;
 
 use super::wire::Plan;
+pub use approved::refused_launches;
 use context::CheckContext;
 use end_state::EndState;
 

@@ -140,17 +140,25 @@ pub(super) fn unread_object_warnings(observed: &Observed) -> Vec<Diagnostic> {
     named.chain(others).collect()
 }
 
-/// Returns an error for each workload that a vertical autoscaler sizes beyond its largest permitted
-/// node. Its pods would be evicted and become unschedulable.
-pub(super) fn oversize_errors(demand: &Demand, solution: &Solution) -> Vec<Problem> {
-    let error = |unplaced: &UnschedulablePods| {
+/// Returns a warning for each workload that a vertical autoscaler sizes beyond its largest permitted
+/// node. Its pods are unschedulable. The status of the autoscaler is no part of the repository: an
+/// error would stop every other change.
+pub(super) fn oversize_warnings(demand: &Demand, solution: &Solution) -> Vec<Diagnostic> {
+    let warning = |unplaced: &UnschedulablePods| {
         let workload = &demand.groups[unplaced.group].workload;
         let sizing = demand.sizings.get(workload).filter(|sizing| sizing.applied)?;
         let size = unplaced.oversize.as_ref()?;
-        Some(Problem::error(sizing.origin.clone(), sizing.autoscaler.clone(), format!(
-                "makes the pods of {workload} larger than any node they may run on ({}): {size}",
-                sizing.because
-            )).hint("bound it with maxAllowed, or let a pool have larger types").code(Code::TooSmall))
+        let message = format!(
+            "makes the pods of {workload} larger than any node they may run on ({}): {size}",
+            sizing.because
+        );
+        let hint = "bound it with maxAllowed, or let a pool have larger types";
+        Some(
+            Diagnostic::warning(sizing.autoscaler.clone(), message)
+                .origin(sizing.origin.clone())
+                .hint(hint)
+                .code(Code::TooSmall),
+        )
     };
-    solution.target.unschedulable.iter().filter_map(error).collect()
+    solution.target.unschedulable.iter().filter_map(warning).collect()
 }

@@ -23,7 +23,8 @@ use crate::plan::wire::{
     Action, LaunchReason, NodeState, Plan, Reason, ResourceChange, ResourceKind,
 };
 use crate::plan::{
-    RevalidatedPlan, change_id, launched_instance, planned_pods, planned_pods_at, set_identity,
+    Facts, RevalidatedPlan, change_id, launched_instance, planned_pods, planned_pods_at,
+    refused_launches, set_identity,
 };
 use crate::solver::{Input, Launch, Purpose, Solution, exceeded_budget, solve, spec_digests};
 
@@ -50,10 +51,20 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
     let (mut now, _) = plan_in_scope(inputs, &demand);
     set_identity(&mut now);
     let mut revalidated = RevalidatedPlan::as_approved(now);
+    revalidated.undeclared = refused_launches(
+        approved,
+        &Facts {
+            desired: inputs.desired,
+            demand: &demand,
+            observed: inputs.observed,
+            catalog: inputs.catalog,
+            allocation: crate::catalog::allocation,
+        },
+    );
     if revalidated.current.capacity.digest == approved.capacity.digest {
         return revalidated;
     }
-    revalidated.undeclared = undeclared_launches(inputs.desired, approved);
+    revalidated.undeclared.extend(undeclared_launches(inputs.desired, approved));
     let applied = AppliedPlan::new(inputs, approved);
     let within_limits = applied.remaining_without(&BTreeSet::new());
     let is_enough = within_limits.launches.is_empty();

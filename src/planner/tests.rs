@@ -1,6 +1,7 @@
 //! End-to-end tests of the planner with the fleets of the source documents.
 
 mod cluster_autoscaler;
+mod daemon_sets;
 mod drift_report;
 mod failure_domains;
 mod group_growth;

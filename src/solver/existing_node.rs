@@ -7,11 +7,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Input;
 use super::auto_scaling_groups::AutoScalingGroups;
+use super::daemon_sets::{RunningHere, running_by_node};
 use super::drift;
 use super::node_disposition::{
     NodeDisposition, NodeDrift, RetireCondition, pinned_daemons, pinned_pods,
 };
-use super::offer::{Offer, Offers, admits_daemon};
+use super::offer::{Offer, Offers, runs_daemon};
 use super::reported_resources::MORE_PERCENT;
 use crate::catalog::{Catalog, Overlays};
 use crate::demand::{PodShape, ShapeContext, live_requests, pod_shape};
@@ -125,6 +126,7 @@ pub(super) fn existing_nodes(input: &Input, offers: &Offers) -> Vec<ExistingNode
         input,
         overlays: Overlays::from_desired(input.desired),
         static_pods: static_pods(input),
+        running: running_by_node(&input.demand.groups),
         pinned_daemons: pinned_daemons(observed, input.at),
         pinned_pods: pinned_pods(observed, input.at),
         groups: AutoScalingGroups::new(input.desired, observed),
@@ -158,7 +160,9 @@ pub(super) struct ExistingNodeBuilder<'a> {
     pub(super) offers: &'a Offers,
     pub(super) input: &'a Input<'a>,
     pub(super) overlays: Overlays<'a>,
-    static_pods: BTreeMap<NodeName, StaticPods>,
+    pub(super) static_pods: BTreeMap<NodeName, StaticPods>,
+    /// By node: its running pods that stay.
+    pub(super) running: BTreeMap<&'a NodeName, Vec<RunningHere<'a>>>,
     /// By node: the workload of a DaemonSet or static pod that blocks changes of the node.
     pub(super) pinned_daemons: BTreeMap<NodeName, String>,
     /// Nodes with workloads whose pod there must not be moved now.
@@ -218,7 +222,6 @@ impl ExistingNodeBuilder<'_> {
         let (startup_taints, taints): (Vec<Taint>, Vec<Taint>) =
             node.taints.iter().cloned().partition(|taint| starts(taint) || manual.contains(taint));
         let priced = instance.map(|i| self.node_price(i, &node.labels)).unwrap_or_default();
-        let daemons = self.expected_daemons(&node.labels, &taints);
         let static_pods = self.static_pods.get(&node.name).cloned().unwrap_or_default();
         let is_young = self.is_starting(node.created_at);
         let (capacity, mut usable) = self.counted_amounts(node, instance, pool.as_ref());
@@ -232,7 +235,7 @@ impl ExistingNodeBuilder<'_> {
         };
         let NodeDrift { due, fields: differences } =
             ours.map(|instance| self.drift(node, instance, pool.as_ref())).unwrap_or_default();
-        let room = usable.minus(&daemons).minus(&static_pods.requests);
+        let room = self.room_beside_daemons(node, &taints, &usable);
         // The pods of a node without tags keep their room, whatever its kubelet reports.
         let room = match untagged {
             Some(_) => room.at_least(&self.running_requests(&node.name)),
@@ -351,10 +354,6 @@ impl ExistingNodeBuilder<'_> {
     pub(super) fn is_starting(&self, began: Timestamp) -> bool {
         self.input.at.duration_since(began) <= READY_TIMEOUT
     }
-
-    pub(super) fn expected_daemons(&self, labels: &Labels, taints: &[Taint]) -> Resources {
-        super::offer::daemon_requests(&self.input.demand.daemons, labels, taints)
-    }
 }
 
 pub(super) fn pool_of(instance: &Instance) -> Option<PoolName> {
@@ -363,10 +362,12 @@ pub(super) fn pool_of(instance: &Instance) -> Option<PoolName> {
 
 /// Pods of a node that are not placed: static pods, and DaemonSet pods that no rule expects there.
 #[derive(Clone, Default)]
-struct StaticPods {
-    requests: Resources,
+pub(super) struct StaticPods {
+    pub(super) requests: Resources,
     /// Shapes without requests.
     shapes: Vec<Arc<PodShape>>,
+    /// By DaemonSet that is expected there: the requests of its pods that run.
+    pub(super) daemons: BTreeMap<WorkloadId, Resources>,
 }
 
 fn static_pods(input: &Input) -> BTreeMap<NodeName, StaticPods> {
@@ -375,7 +376,9 @@ fn static_pods(input: &Input) -> BTreeMap<NodeName, StaticPods> {
     let expected = |pod: &Pod, node: &Node| {
         let daemons = &input.demand.daemons;
         let owner = daemons.iter().find(|d| Some(&d.workload) == pod.owner.as_ref());
-        owner.is_some_and(|daemon| admits_daemon(daemon, &node.labels, &node.taints))
+        owner.is_some_and(|daemon| {
+            runs_daemon(daemon, &node.labels, &node.taints, &node.allocatable)
+        })
     };
     let mut shapes: BTreeMap<(&Namespace, &str), Arc<PodShape>> = BTreeMap::new();
     let mut static_pods: BTreeMap<NodeName, StaticPods> = BTreeMap::new();
@@ -383,11 +386,17 @@ fn static_pods(input: &Input) -> BTreeMap<NodeName, StaticPods> {
         let Some(node) = pod.node.as_ref().and_then(|name| observed.nodes.get(name)) else {
             continue;
         };
-        let daemon = pod.owner.as_ref().is_some_and(|o| o.kind == WorkloadKind::DaemonSet);
-        if !(pod.mirror || daemon && !expected(pod, node)) {
+        let daemon = pod.owner.as_ref().filter(|o| o.kind == WorkloadKind::DaemonSet);
+        if !pod.mirror && daemon.is_none() {
             continue;
         }
         let Some(template) = observed.templates.get(&pod.template) else { continue };
+        if let Some(daemon) = daemon.filter(|_| !pod.mirror && expected(pod, node)) {
+            let on_node = static_pods.entry(node.name.clone()).or_default();
+            let sum = on_node.daemons.entry(daemon.clone()).or_default();
+            *sum = sum.plus(&live_requests(pod, template, &context));
+            continue;
+        }
         let shape = shapes.entry((&pod.namespace, &pod.template)).or_insert_with(|| {
             // kube-scheduler would preempt a static pod, and the kubelet would start it at once.
             let shape = pod_shape(&pod.namespace, template, &context);

@@ -108,6 +108,9 @@ impl ExistingNodeBuilder<'_> {
         if input.untouched.contains(&node.name) {
             return blocked(BlockReason::NotTargeted);
         }
+        if input.needed.contains(&node.name) {
+            return blocked(BlockReason::NoOtherPlace);
+        }
         if let Some(what) = &input.frozen {
             return blocked(BlockReason::Unknown { what: what.clone() });
         }

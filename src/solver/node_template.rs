@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::auto_scaling_groups::{self, UnknownAttributes};
-use super::drift;
 use super::offer::{
     Offer, OfferInput, PoolOffers, PoolRefusal, WithheldReason, daemon_requests, pool_requirements,
 };
 use super::target_fleet::NewNode;
+use super::{daemon_sets, drift};
 use crate::catalog::{Allocation, InstanceType, NodeSettings, Offering, Overlays};
 use crate::demand::{Daemon, PodShape};
 use crate::model::desired::{AmiFamily, Generation, NodeClass, Pool, ReservationTerm};
@@ -207,6 +207,7 @@ impl<'a> NodeTemplate<'a> {
             }
         }
         self.keep_certain_labels(&mut stock, daemons);
+        daemon_sets::exclude_small_types(&mut stock, daemons);
         stock
     }
 
@@ -417,7 +418,10 @@ struct PoolOffer {
 }
 
 fn with_room(mut offer: Offer, daemons: &[Daemon]) -> Offer {
-    offer.daemons = daemon_requests(daemons, &offer.node.labels, &offer.node.taints);
+    offer.daemons = {
+        let NewNode { labels, taints, allocatable, .. } = &offer.node;
+        daemon_requests(daemons, labels, taints, allocatable)
+    };
     offer.room = offer.node.allocatable.minus(&offer.daemons);
     offer
 }

@@ -311,7 +311,7 @@ const DAEMON_TOLERATES: [&str; 6] = [
 ];
 
 /// Returns true if a DaemonSet runs a pod on a node with these labels and taints.
-pub fn admits_daemon(daemon: &Daemon, labels: &Labels, taints: &[Taint]) -> bool {
+pub(super) fn admits_daemon(daemon: &Daemon, labels: &Labels, taints: &[Taint]) -> bool {
     let own = |key: &&str| Toleration {
         key: (*key).to_owned(),
         operator: crate::model::pod::TolerationOperator::Exists,
@@ -323,9 +323,27 @@ pub fn admits_daemon(daemon: &Daemon, labels: &Labels, taints: &[Taint]) -> bool
     untolerated(taints, &tolerations).is_none() && choice.iter().any(|a| a.matches_labels(labels))
 }
 
-/// Returns the total requests of the DaemonSet pods on a node with these labels and taints.
-pub fn daemon_requests(daemons: &[Daemon], labels: &Labels, taints: &[Taint]) -> Resources {
-    let here = daemons.iter().filter(|daemon| admits_daemon(daemon, labels, taints));
+/// Returns true if a DaemonSet runs a pod on a node with these labels, taints and allocatable
+/// resources. A pod that requests more than the empty node has stays Pending there for good, and
+/// takes no room.
+pub fn runs_daemon(
+    daemon: &Daemon,
+    labels: &Labels,
+    taints: &[Taint],
+    allocatable: &Resources,
+) -> bool {
+    daemon.shape.requests.fits(allocatable) && admits_daemon(daemon, labels, taints)
+}
+
+/// Returns the total requests of the DaemonSet pods that run on a node with these labels, taints
+/// and allocatable resources.
+pub fn daemon_requests(
+    daemons: &[Daemon],
+    labels: &Labels,
+    taints: &[Taint],
+    allocatable: &Resources,
+) -> Resources {
+    let here = daemons.iter().filter(|daemon| runs_daemon(daemon, labels, taints, allocatable));
     here.fold(Resources::default(), |sum, daemon| sum.plus(&daemon.shape.requests))
 }
 

@@ -33,8 +33,9 @@ impl ExistingNodeBuilder<'_> {
         let mut amounts = amounts.unwrap_or_default();
         let priced = self.node_price(instance, &labels);
         self.overlays.apply(&labels, None).extend(&mut amounts);
-        let daemons = self.expected_daemons(&labels, &taints);
         let Allocation { capacity, allocatable, .. } = amounts;
+        let daemons = &self.input.demand.daemons;
+        let daemons = super::offer::daemon_requests(daemons, &labels, &taints, &allocatable);
         let room = if known.is_some() { allocatable.minus(&daemons) } else { Resources::default() };
         Some(ExistingNode {
             name: instance.id.as_str().into(),

@@ -260,7 +260,8 @@ impl<'a> Rescue<'a> {
     fn add_node(&mut self, offer: usize) -> NodeIndex {
         let node = self.simulation.launched_node(offer, self.launches);
         let at = self.scheduler.add_node(node.clone());
-        self.simulation.bind_fixed(&mut self.scheduler, &self.fixed, &node, at);
+        let whole = &self.simulation.problem.offers[offer].node.allocatable;
+        self.simulation.bind_fixed(&mut self.scheduler, &self.fixed, (&node, at), whole);
         at
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::layout::Layout;
-use super::offer::{Offer, admits_daemon};
+use super::offer::{Offer, runs_daemon};
 use super::parallel::{CancelToken, run_until_failure};
 use super::problem::{Placements, VerifiedFleet};
 use super::scheduling_runs::{
@@ -15,6 +15,7 @@ use super::target_fleet::NodeRef;
 use super::work_budget::WorkBudget;
 use crate::model::ids::{NodeName, workload_key};
 use crate::model::requirement::{key, label};
+use crate::model::units::Resources;
 use crate::scheduler::{ClassIndex, NodeIndex, Preemption, ScheduleNode, Scheduler};
 
 /// Pods between two checks for cancellation.
@@ -443,8 +444,12 @@ impl Simulation<'_> {
             if !retained {
                 continue;
             }
-            let daemons =
-                super::offer::daemon_requests(self.problem.daemons, &node.labels, &node.taints);
+            let daemons = super::offer::daemon_requests(
+                self.problem.daemons,
+                &node.labels,
+                &node.taints,
+                &node.allocatable,
+            );
             // Static pods are bound without requests, and each of them takes one place for a pod.
             let mut allocatable = node.room.plus(&daemons);
             allocatable.pods += i64::try_from(node.static_pods.len()).unwrap_or(i64::MAX);
@@ -464,8 +469,9 @@ impl Simulation<'_> {
         let EmptyScheduler { mut scheduler, groups: classes, fixed } =
             self.empty_scheduler(nodes.len()).clone();
         let indices = scheduler.add_nodes(nodes.iter().cloned());
-        for (node, index) in nodes.iter().zip(&indices) {
-            self.bind_fixed(&mut scheduler, &fixed, node, *index);
+        for ((node, node_ref), index) in nodes.iter().zip(&node_refs).zip(&indices) {
+            let whole = self.allocatable_of(node_ref, offers);
+            self.bind_fixed(&mut scheduler, &fixed, (node, *index), whole);
         }
         let staying = self.problem.staying_pods(layout);
         let staying_count: u64 =
@@ -505,16 +511,27 @@ impl Simulation<'_> {
         }
     }
 
-    /// Binds the pods that start with their node: DaemonSet pods and static pods.
+    /// Returns the allocatable resources of a node, the share of its DaemonSets included.
+    pub(super) fn allocatable_of(&self, node: &NodeRef, offers: &[usize]) -> &Resources {
+        match node {
+            NodeRef::Existing(name) => {
+                &self.problem.existing[self.problem.index_of(name)].allocatable
+            }
+            NodeRef::Launch(index) => &self.problem.offers[offers[*index]].node.allocatable,
+        }
+    }
+
+    /// Binds the pods that start with their node: DaemonSet pods and static pods. `whole` are the
+    /// allocatable resources of the node.
     pub(super) fn bind_fixed(
         &self,
         scheduler: &mut Scheduler,
         classes: &BoundClasses,
-        node: &ScheduleNode,
-        index: NodeIndex,
+        (node, index): (&ScheduleNode, NodeIndex),
+        whole: &Resources,
     ) {
         for (daemon, class) in self.problem.daemons.iter().zip(&classes.daemons) {
-            if admits_daemon(daemon, &node.labels, &node.taints) {
+            if runs_daemon(daemon, &node.labels, &node.taints, whole) {
                 scheduler.bind(*class, index);
             }
         }

@@ -67,8 +67,9 @@ impl Simulation<'_> {
             state.nodes_with_offers().filter(|(_, node_ref, _)| which(node_ref)).collect();
         let indices = scheduler.add_nodes(arrivals.iter().map(|(node, ..)| (*node).clone()));
         let mut starting = Vec::new();
-        for ((node, _, offer), index) in arrivals.into_iter().zip(indices) {
-            self.bind_fixed(scheduler, &state.fixed, node, index);
+        for ((node, node_ref, offer), index) in arrivals.into_iter().zip(indices) {
+            let whole = self.allocatable_of(node_ref, &state.offers);
+            self.bind_fixed(scheduler, &state.fixed, (node, index), whole);
             if offer.is_some_and(|offer| has_startup_taints(&self.problem.offers[offer])) {
                 scheduler.set_unschedulable(index, true);
                 starting.push(index);

@@ -132,6 +132,7 @@ impl Scenario {
             frozen: None,
             replace: &[],
             untouched: &[],
+            needed: &[],
             settings: self.settings,
             purpose: Purpose::Plan,
         })

@@ -89,6 +89,7 @@ impl PackingInputs {
             frozen: None,
             replace: &[],
             untouched: &[],
+            needed: &[],
             settings: Settings::default(),
             purpose: Purpose::Plan,
         };

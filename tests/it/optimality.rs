@@ -104,6 +104,7 @@ fn found(text: &str, catalog: &Catalog) -> FleetPrices {
         frozen: None,
         replace: &[],
         untouched: &[],
+        needed: &[],
         settings: Settings::default(),
         purpose: Purpose::Plan,
     })

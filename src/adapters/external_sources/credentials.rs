@@ -18,12 +18,17 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The value of the `Authorization` header (Basic), by host.
 #[derive(Default)]
 pub(super) struct Credentials {
+    /// Of netrc, which names no ports.
     by_host: BTreeMap<String, String>,
+    /// Of registries, by host and port.
+    by_authority: BTreeMap<String, String>,
 }
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("hosts", &self.by_host.len()).finish()
+        f.debug_struct("Credentials")
+            .field("hosts", &(self.by_host.len() + self.by_authority.len()))
+            .finish()
     }
 }
 
@@ -54,7 +59,8 @@ impl Credentials {
     /// Returns the value of the `Authorization` header for `authority` (`HOST` or `HOST:PORT`).
     pub(super) fn basic(&self, authority: &str) -> Option<&str> {
         let host = authority.split(':').next().unwrap_or_default();
-        let found = self.by_host.get(authority).or_else(|| self.by_host.get(host));
+        let registry = self.by_authority.get(authority.strip_suffix(":443").unwrap_or(authority));
+        let found = registry.or_else(|| self.by_host.get(host));
         found.map(String::as_str)
     }
 
@@ -68,7 +74,8 @@ impl Credentials {
             // The text is the encoded `USER:PASSWORD` of the header.
             let is_plain = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
             if !auth.is_empty() && auth.chars().all(is_plain) {
-                self.by_host.insert(host.to_owned(), format!("Basic {auth}"));
+                let host = host.strip_suffix(":443").unwrap_or(host);
+                self.by_authority.insert(host.to_owned(), format!("Basic {auth}"));
             }
         }
     }
@@ -114,7 +121,9 @@ mod tests {
             ("h.io", Some("Basic bWU6c2VjcmV0")),
             ("h.io:8443", Some("Basic bWU6c2VjcmV0")),
             ("r.io", Some("Basic bWU6c2VjcmV0")),
+            ("r.io:443", Some("Basic bWU6c2VjcmV0")),
             ("r.io:5000", Some("Basic eDp5")),
+            ("r.io:5001", None),
             ("bad.io", None),
             ("x", None),
         ] {

@@ -9,7 +9,7 @@ use ureq::unversioned::transport::DefaultConnector;
 
 use super::cache::SOURCE_BYTES_MAX;
 use super::credentials::Credentials;
-use super::resolver::{CheckedResolver, HostRules};
+use super::resolver::{CheckedResolver, HostRules, is_this_computer};
 use super::{git_source, helm_repository, oci_registry};
 use crate::model::desired::{DeliverySettings, ExternalSource, LockedSource, SourceKind};
 
@@ -41,6 +41,8 @@ pub struct SourceDownloader {
 
 /// A response to a request.
 pub(super) struct HttpResponse {
+    /// URL that answers, after redirects.
+    pub(super) url: String,
     pub(super) status: u16,
     pub(super) body: Vec<u8>,
     /// Header `WWW-Authenticate`.
@@ -112,9 +114,11 @@ impl SourceDownloader {
         }
     }
 
-    /// Returns the basic credentials of the host of a URL.
+    /// Returns the basic credentials of the host of a URL. A repository may list any host under
+    /// `delivery.privateHosts`. So a host without TLS, and this computer, receive none.
     pub(super) fn credentials(&self, url: &str) -> Option<&str> {
-        self.credentials.basic(authority(url))
+        let is_safe = url.starts_with("https://") && !is_this_computer(authority(url));
+        self.credentials.basic(authority(url)).filter(|_| is_safe)
     }
 
     /// Returns the content at `url`, with the credentials of its host.
@@ -155,14 +159,14 @@ impl SourceDownloader {
             let (challenge, link) = (header("www-authenticate"), header("link"));
             let body = response.body_mut().with_config().limit(limit).read_to_vec();
             let body = body.map_err(|error| format!("{}: {error}", host(&next)))?;
-            return Ok(HttpResponse { status, body, challenge, link });
+            return Ok(HttpResponse { url: next, status, body, challenge, link });
         }
         Err(format!("{} redirects more than {REDIRECTS_MAX} times", host(url)))
     }
 }
 
 /// Returns scheme and authority of a URL.
-fn origin(url: &str) -> &str {
+pub(super) fn origin(url: &str) -> &str {
     let start = url.find("://").map_or(0, |at| at + 3);
     let end = url[start..].find(['/', '?', '#']).map_or(url.len(), |at| start + at);
     &url[..end]

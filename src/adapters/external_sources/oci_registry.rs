@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use super::cache::{SOURCE_BYTES_MAX, content_digest};
-use super::download::{DownloadedSource, HttpResponse, SourceDownloader, authority, join_url};
+use super::download::{
+    DownloadedSource, HttpResponse, SourceDownloader, authority, join_url, origin,
+};
 use crate::manifest::newest_in_range;
 use crate::model::desired::ExternalSource;
 
@@ -108,7 +110,14 @@ impl Repository<'_> {
                 link.split_once('<')?.1.split_once('>').map(|(next, _)| join_url(&url, next))
             });
             match next {
-                Some(next) => url = next,
+                Some(next) if origin(&next) == origin(&url) => url = next,
+                // The next request carries the credentials of this registry.
+                Some(next) => {
+                    return Err(format!(
+                        "the registry names {} for the next page of tags, which is another host",
+                        authority(&next)
+                    ));
+                }
                 None => return Ok(tags),
             }
         }
@@ -122,7 +131,10 @@ impl Repository<'_> {
     /// Sends a request, and answers one challenge of the registry.
     fn send(&mut self, url: &str, accept: &str, limit: u64) -> Result<HttpResponse, String> {
         let mut response = self.downloader.send(url, accept, self.token.as_deref(), limit)?;
-        if let (401, Some(challenge)) = (response.status, &response.challenge) {
+        // The challenge of a host that the registry redirects to is not answered: its credentials are
+        // those of the registry.
+        let is_own = origin(&response.url) == origin(url);
+        if let (401, true, Some(challenge)) = (response.status, is_own, &response.challenge) {
             self.token = Some(self.authorization(challenge)?);
             response = self.downloader.send(url, accept, self.token.as_deref(), limit)?;
         }
@@ -155,8 +167,8 @@ impl Repository<'_> {
         let query = [("service", service), ("scope", scope.as_str())];
         let query = query.map(|(key, value)| format!("{key}={}", value.replace(' ', "%20")));
         let url = format!("{realm}?{}", query.join("&"));
-        // The token server of a registry receives its credentials, as with Docker and Helm. It may
-        // have another name, but must use TLS.
+        // The token server that a registry names itself receives its credentials, as with Docker and
+        // Helm. It may have another name, but must use TLS.
         let own = basic.filter(|_| realm.starts_with("https://"));
         let basic = own.or_else(|| self.downloader.credentials(realm));
         let response = self.downloader.send(&url, "application/json", basic, ANSWER_BYTES_MAX)?;
@@ -171,7 +183,75 @@ impl Repository<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+    use crate::model::desired::{DeliverySettings, SourceKind};
+
+    /// Answers one request, and returns its path.
+    fn answer(mut stream: TcpStream, other: &str) -> Option<String> {
+        let mut lines = BufReader::new(stream.try_clone().ok()?).lines().map_while(Result::ok);
+        let path = lines.next()?.split(' ').nth(1)?.to_owned();
+        lines.find(String::is_empty)?;
+        let (head, body) = match path.as_str() {
+            "/v2/pages/tags/list?n=1000" => {
+                (format!("200 OK\r\nLink: <{other}/steal>; rel=\"next\""), r#"{"tags": ["1.0.0"]}"#)
+            }
+            "/v2/moved/tags/list?n=1000" => (format!("307 Moved\r\nLocation: {other}/there"), ""),
+            "/there" => {
+                let challenge = format!("Bearer realm=\"{other}/token\",service=\"s\"");
+                (format!("401 Unauthorized\r\nWWW-Authenticate: {challenge}"), "")
+            }
+            _ => ("404 Not Found".to_owned(), ""),
+        };
+        let length = body.len();
+        write!(
+            stream,
+            "HTTP/1.1 {head}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        )
+        .ok()?;
+        Some(path)
+    }
+
+    #[test]
+    fn answers_that_lead_to_another_host_are_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let (own, other) = (format!("127.0.0.1:{port}"), format!("http://localhost:{port}"));
+        let paths = Arc::new(Mutex::new(Vec::new()));
+        let (seen, to) = (Arc::clone(&paths), other.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let path = answer(stream, &to);
+                seen.lock().expect("no panic").extend(path);
+            }
+        });
+        let settings = DeliverySettings {
+            private_hosts: vec![format!("http://{own}"), other],
+            ..DeliverySettings::default()
+        };
+        let downloader = SourceDownloader::new(&settings);
+        for (name, expected) in [
+            ("pages", format!("names localhost:{port} for the next page of tags")),
+            ("moved", "requires other credentials".to_owned()),
+        ] {
+            let source = ExternalSource {
+                kind: SourceKind::Oci,
+                url: format!("oci://{own}/{name}"),
+                name: String::new(),
+                version: "1.x".to_owned(),
+            };
+            let refused = downloader.newest(&source).expect_err("it leads to another host");
+            assert!(refused.contains(&expected), "{refused}");
+        }
+        let paths = paths.lock().expect("no panic");
+        assert!(
+            !paths.iter().any(|path| path == "/steal" || path.starts_with("/token")),
+            "{paths:?}"
+        );
+    }
 
     #[test]
     fn archive_of_a_manifest_is_found() {

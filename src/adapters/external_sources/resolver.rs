@@ -68,6 +68,14 @@ impl HostRules {
         authority: &str,
         addresses: impl IntoIterator<Item = SocketAddr>,
     ) -> Result<(), String> {
+        let addresses: Vec<SocketAddr> = addresses.into_iter().collect();
+        if let Some(address) = addresses.iter().find(|address| is_of_metadata(address.ip())) {
+            return Err(format!(
+                "host {authority} has the link-local address {}, where metadata services answer \
+                 with credentials; no source is downloaded from there",
+                address.ip()
+            ));
+        }
         if self.allows_private(authority) {
             return Ok(());
         }
@@ -78,6 +86,31 @@ impl HostRules {
                  `delivery.privateHosts` in fleetwright.yaml if that is right",
                 address.ip()
             )),
+        }
+    }
+}
+
+/// Returns whether `authority` (`HOST` or `HOST:PORT`) names this computer.
+pub(super) fn is_this_computer(authority: &str) -> bool {
+    let name = host_of(authority).trim_matches(['[', ']']).to_ascii_lowercase();
+    let name = name.trim_end_matches('.');
+    let is_local = |address: IpAddr| address.is_loopback() || address.is_unspecified();
+    name == "localhost"
+        || name.ends_with(".localhost")
+        || name.parse().is_ok_and(|address: IpAddr| is_local(address.to_canonical()))
+}
+
+/// Returns whether a metadata service may have the address: link-local ones, and `fd00:ec2::/32` of
+/// EC2. `delivery.privateHosts` does not allow them.
+fn is_of_metadata(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => {
+            if let [0x64, 0xff9b, 0, 0, 0, 0, 0xa9fe, _] = address.segments() {
+                return true;
+            }
+            let [first, second, ..] = address.segments();
+            first & 0xffc0 == 0xfe80 || (first, second) == (0xfd00, 0x0ec2)
         }
     }
 }
@@ -192,5 +225,35 @@ mod tests {
             assert!(rules.check_url(url).is_err(), "{url}");
         }
         assert_eq!(rules.check_url("https://example.com/x"), Ok(()));
+    }
+
+    #[test]
+    fn metadata_services_are_refused_whatever_the_settings_list() {
+        let rules = HostRules::new(&["http://m.internal".to_owned()]);
+        for (address, expected) in [
+            ("169.254.169.254", false),
+            ("169.254.170.2", false),
+            ("::ffff:169.254.169.254", false),
+            ("64:ff9b::a9fe:a9fe", false),
+            ("fd00:ec2::254", false),
+            ("fe80::1", false),
+            ("10.0.0.1", true),
+            ("fd00::1", true),
+        ] {
+            let address = SocketAddr::new(address.parse().expect("an address"), 80);
+            let checked = rules.check_addresses("m.internal", [address]);
+            assert_eq!(checked.is_ok(), expected, "{address}: {checked:?}");
+        }
+        for (authority, expected) in [
+            ("localhost:80", true),
+            ("x.LOCALHOST", true),
+            ("127.0.0.2", true),
+            ("[::1]:80", true),
+            ("0.0.0.0", true),
+            ("10.0.0.1", false),
+            ("registry.io", false),
+        ] {
+            assert_eq!(is_this_computer(authority), expected, "{authority}");
+        }
     }
 }

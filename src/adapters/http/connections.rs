@@ -1,7 +1,8 @@
 //! Open connections of a server, and which of them gives way to a new one.
 //!
-//! Invariant: a new client is served unless every connection answers a request that began a moment
-//! ago. So clients that send nothing, or that read slowly, cannot occupy a server.
+//! Invariant: a new client is served unless every connection answers a request that arrived
+//! completely a moment ago. So clients that send nothing, that send a body slowly, or that read
+//! slowly, cannot occupy a server.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -122,6 +123,15 @@ impl ConnectionGuard {
         move |task| all.change(id, |connection| connection.end = Some(task))
     }
 
+    /// Records that the head of a request has arrived, and its body has not. The connection gives way
+    /// like an idle one.
+    pub(crate) fn receiving(&self) {
+        self.all.change(self.id, |connection| {
+            connection.is_busy = false;
+            connection.since = Instant::now();
+        });
+    }
+
     /// Marks the connection as busy until the returned value is dropped.
     pub(crate) fn busy(&self) -> BusyGuard {
         self.all.change(self.id, |connection| {
@@ -181,6 +191,16 @@ mod tests {
         assert_eq!(open_ids(&all), [2, 3, 4, 5]);
         drop((held, third, other));
         assert!(open_ids(&all).is_empty());
+    }
+
+    #[test]
+    fn connections_that_receive_a_body_give_way_like_idle_ones() {
+        let (all, now) = (Connections::new(SMALL), Instant::now());
+        let held = [1, 1, 2, 2].map(|n| all.admit(peer(n), now).expect("a place"));
+        let _busy: Vec<_> = held[..2].iter().map(ConnectionGuard::busy).collect();
+        held[2..].iter().for_each(ConnectionGuard::receiving);
+        let _other = all.admit(peer(3), Instant::now()).expect("one receives a body");
+        assert_eq!(open_ids(&all), [0, 1, 3, 4]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use crate::demand::{PodGroup, PodShape};
 use crate::model::ids::{LabelKey, Labels};
 use crate::model::pod::{Taint, TaintEffect, untolerated};
+use crate::model::units::Resources;
 
 /// Taints that all DaemonSet pods tolerate: the DaemonSet controller adds these tolerations.
 const DAEMON_SET_TOLERATIONS: [(&str, TaintEffect); 6] = [
@@ -64,8 +65,16 @@ pub(super) fn refusal(
     Some(("fit/taints", format!("it does not tolerate the taint {key}={value}:{effect:?}")))
 }
 
-/// Returns whether a DaemonSet with pods of `shape` runs a pod on the node.
-pub(super) fn runs_daemon(shape: &PodShape, view: &AdmissionView<'_>) -> bool {
+/// Returns whether a DaemonSet with pods of `shape` runs a pod on the node. A pod that requests more
+/// than the allocatable resources of the node stays Pending.
+pub(super) fn runs_daemon(
+    shape: &PodShape,
+    view: &AdmissionView<'_>,
+    allocatable: &Resources,
+) -> bool {
+    if !shape.requests.exceeding(allocatable).is_empty() {
+        return false;
+    }
     let is_tolerated =
         |taint: &Taint| DAEMON_SET_TOLERATIONS.contains(&(taint.key.as_str(), taint.effect));
     if !view.taints.iter().any(is_tolerated) {

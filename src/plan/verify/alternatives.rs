@@ -294,7 +294,7 @@ impl<'a> AlternativeChecker<'a> {
         let view = AdmissionView { labels: &labels, taints: &after.taints, name: None };
         let pod_sets = self.state.pod_sets.iter().enumerate();
         let runs = |pod_set: &PodSet| {
-            pod_set.kind == PodSetKind::Daemon && runs_daemon(&pod_set.shape, &view)
+            pod_set.kind == PodSetKind::Daemon && runs_daemon(&pod_set.shape, &view, &allocatable)
         };
         let daemons: Vec<usize> =
             pod_sets.filter(|(_, pod_set)| runs(pod_set)).map(|(index, _)| index).collect();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::admission::{AdmissionView, runs_daemon};
-use super::context::{CheckContext, CheckedRow};
+use super::context::{CheckContext, CheckedRow, resources};
 use crate::demand::{PodShape, ShapeContext, pod_shape};
 use crate::model::ids::{Namespace, NodeName, WorkloadKind, workload_key};
 use crate::model::pod::Taint;
@@ -155,7 +155,9 @@ fn daemons(context: &CheckContext<'_>, end_nodes: &[EndNode<'_>]) -> Vec<PodSet>
     let one_pod = Presence { staying: 1, arriving: 0 };
     let pod_set = |daemon: &crate::demand::Daemon| {
         let runs = |end_node: &EndNode<'_>| {
-            !end_node.unknown && runs_daemon(&daemon.shape, &end_node.admission_view())
+            let allocatable = resources(&end_node.after.allocatable);
+            !end_node.unknown
+                && runs_daemon(&daemon.shape, &end_node.admission_view(), &allocatable)
         };
         let by_node = end_nodes.iter().enumerate().filter(|(_, end_node)| runs(end_node));
         PodSet {

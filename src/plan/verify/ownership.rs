@@ -1,9 +1,9 @@
 //! Deletions: only managed instances, as observed, and only by a plan with complete inputs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Violations;
-use super::context::{CheckContext, CheckedRow};
+use super::context::{CheckContext, CheckedRow, RunningPods};
 use crate::demand::is_do_not_disrupt_at;
 use crate::model::ids::{NodeName, WorkloadId};
 use crate::model::reason::RetireReason;
@@ -23,7 +23,9 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         .filter(|pod| pod.is_active() && is_do_not_disrupt_at(pod, observed, at));
     let pinned_pods =
         pods.filter_map(|pod| Some((pod.node.as_ref()?, pod.owner.as_ref()?))).collect();
+    let places = places(context);
     for row in context.rows.iter().filter(|row| row.action.deletes()) {
+        check_stranded(context, row, &places, violations);
         check_managed(context, row, violations);
         check_inputs(context, row, violations);
         check_pinned(context, row, &pinned_pods, violations);
@@ -122,6 +124,47 @@ fn check_pinned(
         let fault =
             format!("a pod of {} runs on node {} and may not be moved", here.key, node.name);
         violations.report_row("ownership/pinned", row.address, fault);
+    }
+}
+
+/// Returns the number of pods of each workload that have a place after the plan: on a node, or in
+/// the growth of a group that cluster-autoscaler resizes.
+fn places<'c>(context: &'c CheckContext<'_>) -> BTreeMap<&'c str, u32> {
+    let mut places: BTreeMap<&str, u32> = BTreeMap::new();
+    let placed = context.rows.iter().flat_map(CheckedRow::pods);
+    let grown = context.plan.capacity.cluster_autoscaler.iter().flat_map(|row| &row.pods);
+    let grown = grown.map(|(key, pods)| (key.as_str(), *pods));
+    for (key, pods) in placed.chain(grown) {
+        let sum = places.entry(key).or_default();
+        *sum = sum.saturating_add(pods);
+    }
+    places
+}
+
+/// Checks that a removal for cost alone lets every running pod that stays planned have a place. The
+/// number of unschedulable pods is no excuse: the plan may count running pods among them.
+fn check_stranded(
+    context: &CheckContext<'_>,
+    row: &CheckedRow<'_>,
+    places: &BTreeMap<&str, u32>,
+    violations: &mut Violations,
+) {
+    let (Some(node), true) = (row.node, saves_only(row)) else { return };
+    for RunningPods { key, group, .. } in context.running_on(&node.name) {
+        if !group.running.contains_key(&node.name) {
+            continue;
+        }
+        let running = group.running.values().fold(0, |sum: u32, pods| sum.saturating_add(*pods));
+        let needed = running.min(group.counts.planned);
+        let placed = places.get(key).copied().unwrap_or(0);
+        if placed < needed {
+            let fault = format!(
+                "pods of {key} run on node {}, {needed} pods of it run and stay planned, and \
+                 {placed} have a place without the node",
+                node.name
+            );
+            violations.report_row("ownership/stranded", row.address, fault);
+        }
     }
 }
 

@@ -487,7 +487,12 @@ impl<'a> NodeResolver<'a> {
             return Amount::default();
         }
         let daemons = &self.inputs.demand.daemons;
-        Amount::from(&daemon_requests(daemons, &existing.labels, &existing.taints))
+        Amount::from(&daemon_requests(
+            daemons,
+            &existing.labels,
+            &existing.taints,
+            &existing.allocatable,
+        ))
     }
 
     /// Returns the workloads on which a removal depends, with their maximum number of pods:
@@ -570,7 +575,7 @@ fn after(node: &NewNode) -> NodeState {
 
 fn launch_daemons(resolver: &NodeResolver, node: &NewNode) -> Amount {
     let daemons = &resolver.inputs.demand.daemons;
-    Amount::from(&daemon_requests(daemons, &node.labels, &node.taints))
+    Amount::from(&daemon_requests(daemons, &node.labels, &node.taints, &node.allocatable))
 }
 
 fn batch_name(batch: usize) -> String {

@@ -2,9 +2,12 @@
 
 use super::workshop;
 use crate::model::desired::UnresolvedPolicy;
+use crate::model::market::CapacityType;
 use crate::model::observed::tag;
+use crate::model::reason::Alternative;
 use crate::model::requirement::label;
-use crate::plan::wire::{Action, Plan};
+use crate::model::units::MicroUsd;
+use crate::plan::wire::{Action, AlternativesRow, NodeState, Plan};
 use crate::plan::{RevalidatedPlan, change_id};
 use crate::planner::{Scope, revalidate};
 use crate::testing::{Scenario, requirement};
@@ -344,4 +347,77 @@ fn replacement_is_never_dropped() {
     scenario.scale(0);
     let found = revalidated(&scenario, &approved);
     assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
+}
+
+/// Changes every new node of a plan.
+fn after(plan: &mut Plan, edit: fn(&mut NodeState)) {
+    let rows = plan.resource_changes.iter_mut();
+    rows.filter_map(|row| row.change.after.as_mut()).for_each(edit);
+}
+
+/// Sets the only alternative of the first row.
+fn alternative(plan: &mut Plan, kind: &str, capacity_type: CapacityType) {
+    let address = plan.resource_changes[0].address.clone();
+    let offering = Alternative {
+        instance_type: kind.into(),
+        zone: "us-east-1a".into(),
+        capacity_type,
+        hourly: MicroUsd(1),
+    };
+    plan.capacity.alternatives = vec![AlternativesRow { address, offerings: vec![offering] }];
+}
+
+#[test]
+fn edited_launches_that_the_pool_does_not_admit_are_refused() {
+    let mut scenario = one_pod_per_node();
+    scenario.scale(2);
+    let approved = scenario.plan();
+    assert_eq!(revalidated(&scenario, &approved).undeclared, Vec::<String>::new());
+    let refused = |edit: fn(&mut Plan)| {
+        let mut edited = approved.clone();
+        edit(&mut edited);
+        revalidated(&scenario, &edited).undeclared.join("; ")
+    };
+    for (expected, text) in [
+        ("the catalog does not have this type", {
+            refused(|p| after(p, |state| state.instance_type = Some("nosuch.large".into())))
+        }),
+        ("requires node.kubernetes.io/instance-type", {
+            refused(|p| after(p, |state| state.instance_type = Some("p5.48xlarge".into())))
+        }),
+        ("requires karpenter.sh/capacity-type", {
+            refused(|p| after(p, |state| state.capacity_type = Some(CapacityType::Spot)))
+        }),
+        ("the catalog does not offer it there", {
+            refused(|p| after(p, |state| state.zone = Some("us-east-1z".into())))
+        }),
+        ("a pool that is not declared", {
+            refused(|p| {
+                after(p, |state| (state.pool, state.spec_digest) = (Some("x".into()), None));
+            })
+        }),
+        ("as an alternative: the catalog does not have this type", {
+            refused(|p| alternative(p, "nosuch.large", CapacityType::OnDemand))
+        }),
+        ("p5.48xlarge in us-east-1a as an alternative: pool default requires", {
+            refused(|p| alternative(p, "p5.48xlarge", CapacityType::OnDemand))
+        }),
+        ("as an alternative: pool default requires karpenter.sh/capacity-type", {
+            refused(|p| alternative(p, "m5.large", CapacityType::Spot))
+        }),
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+#[test]
+fn launches_without_a_present_price_are_refused() {
+    let mut scenario = one_pod_per_node();
+    scenario.scale(1);
+    let approved = scenario.plan();
+    for kind in scenario.catalog.types.values_mut() {
+        kind.offerings.iter_mut().for_each(|offering| offering.price = None);
+    }
+    let found = revalidated(&scenario, &approved).undeclared.join("; ");
+    assert!(found.contains("its price is not known"), "{found}");
 }

@@ -8,8 +8,9 @@ use crate::demand::{Daemon, NodeChoice, PodGroup, PodShape};
 use crate::model::ids::Labels;
 use crate::model::pod::{HostPort, Taint, TaintEffect, Toleration};
 use crate::model::requirement::Requirements;
+use crate::model::units::Resources;
 use crate::solver::existing_node::ExistingNode;
-use crate::solver::offer::{admits, admits_daemon};
+use crate::solver::offer::{admits, runs_daemon};
 use crate::solver::offer_admission::OfferAdmission;
 use crate::solver::target_fleet::NewNode;
 use crate::solver::topology::{DomainShare, host_ports_conflict, is_within};
@@ -82,23 +83,25 @@ impl<'a> AdmissionTable<'a> {
     /// Returns the admission of each key to the nodes of an offer.
     pub(super) fn of_offer(&self, offer: usize, node: &NewNode) -> NodeAdmission {
         let admitted = |pods: &KeyedPods| self.offers.of_group(pods.group)[offer];
-        self.admission_of(&node.labels, &node.taints, admitted)
+        self.admission_of(&node.labels, &node.taints, &node.allocatable, admitted)
     }
 
     /// Returns the admission of each key to an existing node.
     pub(super) fn of_existing(&self, node: &ExistingNode) -> NodeAdmission {
         let admitted = |pods: &KeyedPods| admits(pods.shape, &node.labels, &node.taints);
-        self.admission_of(&node.labels, &node.taints, admitted)
+        self.admission_of(&node.labels, &node.taints, &node.allocatable, admitted)
     }
 
     fn admission_of(
         &self,
         labels: &Labels,
         taints: &[Taint],
+        allocatable: &Resources,
         is_selected: impl Fn(&KeyedPods) -> bool,
     ) -> NodeAdmission {
         let binds = |daemon: &&Daemon| !daemon.shape.host_ports.is_empty();
-        let here = self.daemons.iter().filter(binds).filter(|d| admits_daemon(d, labels, taints));
+        let here = self.daemons.iter().filter(binds);
+        let here = here.filter(|daemon| runs_daemon(daemon, labels, taints, allocatable));
         let bound_ports: Vec<&HostPort> =
             here.flat_map(|daemon| &daemon.shape.host_ports).collect();
         let admitted = |pods: &KeyedPods| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fleetwright::demand::{Demand, DemandMode, PodGroup, PodShape, Sharing};
+use fleetwright::demand::{Daemon, Demand, DemandMode, PodGroup, PodShape, Sharing};
 use fleetwright::model::desired::{Desired, Problem};
 use fleetwright::model::ids::{
     Address, Labels, NodeName, PoolName, ReservationId, WorkloadId, workload_key,
@@ -14,7 +14,7 @@ use fleetwright::model::storage::{EBS_DRIVER, attach_resource};
 use fleetwright::model::units::Resources;
 use fleetwright::plan::wire::{NodeState, ResourceChange};
 use fleetwright::scheduler::{ClassIndex, NodeIndex, ScheduleNode, Scheduler};
-use fleetwright::solver::{admits_daemon, daemon_requests};
+use fleetwright::solver::{daemon_requests, runs_daemon};
 
 use crate::conformance::{CaseInput, CasePlan, lines, resources};
 
@@ -264,11 +264,13 @@ impl ScheduledNodes {
 fn is_plausible(demand: &Demand, kinds: &[PodKind], input: &CaseInput) -> bool {
     input.world.nodes.values().all(|node| {
         let daemons = demand.daemons.iter();
-        let daemons = daemons.filter(|daemon| admits_daemon(daemon, &node.labels, &node.taints));
+        let runs =
+            |daemon: &&Daemon| runs_daemon(daemon, &node.labels, &node.taints, &node.allocatable);
+        let daemons = daemons.filter(runs);
         let ports: Vec<u16> = daemons.flat_map(|d| &d.shape.host_ports).map(|p| p.port).collect();
         let clashes =
             |kind: &PodKind| kind.shape.host_ports.iter().any(|p| ports.contains(&p.port));
-        let room = daemon_requests(&demand.daemons, &node.labels, &node.taints);
+        let room = daemon_requests(&demand.daemons, &node.labels, &node.taints, &node.allocatable);
         let room = node.allocatable.minus(&room);
         let here = kinds.iter().filter(|kind| kind.runs_on(&node.name) > 0);
         let admits = |kind: &PodKind| {

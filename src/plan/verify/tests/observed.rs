@@ -80,6 +80,13 @@ pub(super) const OWNERSHIP: &[Defect] = &[
         shape(i, "api", |shape| shape.do_not_disrupt = true);
         explain(p, "2").retire_reason = Some(drifted());
     }),
+    (
+        "ownership/stranded",
+        "a replacement for cost that takes the place of running pods",
+        |p, _| {
+            explain(p, "2").pods.remove("shop/Deployment/api");
+        },
+    ),
     ("ownership/grace", "a grace period that the pool does not declare", |p, _| {
         explain(p, "2").retire_reason = Some(drifted());
         row(p, "2").change.termination_grace_seconds = Some(60);
