@@ -121,12 +121,22 @@ fn objects_with_unknown_pods_are_unresolved() {
 }
 
 #[test]
-fn a_template_of_a_workload_is_unresolved() {
-    let text =
-        "{{- if true }}\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n{{- end }}";
-    let desired = clean(text);
-    assert_eq!(reasons(&desired), ["a.yaml:1: templated"]);
-    assert!(unresolved(&desired)[0].starts_with("a.yaml:1: template a.yaml: it is a template"));
+fn a_template_of_an_object_is_unresolved() {
+    for (text, line) in [
+        (
+            "{{- if true }}\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n{{- end }}",
+            1,
+        ),
+        ("kind: ApplicationSet\nspec:\n  name: '{{env}}'\n   source: {}\n", 4),
+        ("kind: Application\nmetadata:\n  name: {{ app }}\n", 3),
+        ("- kind: HelmRelease\n  spec: {{ x }}\n", 2),
+    ] {
+        let desired = clean(text);
+        assert_eq!(reasons(&desired), [format!("a.yaml:{line}: templated")]);
+        let expected = format!("a.yaml:{line}: template a.yaml: it is not YAML: ");
+        assert!(unresolved(&desired)[0].starts_with(&expected), "{:?}", unresolved(&desired));
+    }
+    assert_eq!(unresolved(&clean("{{- if .x }}\na: 1\n{{- end }}")), [""; 0], "it has no kind");
 }
 
 #[test]
