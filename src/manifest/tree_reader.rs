@@ -252,7 +252,8 @@ impl TreeReader<'_> {
                 if declares_object(text) {
                     let object = format!("template {}", manifest.file.path);
                     let origin = Origin { file: manifest.file.path.clone(), line: fault.line };
-                    let reason = format!("it {}; {TEMPLATE_HINT}", fault.message);
+                    let reason =
+                        format!("it cannot be parsed ({}); {TEMPLATE_HINT}", fault.message);
                     self.into.add_unresolved(origin, object, reason);
                 }
                 return self.skip(manifest.file, fault.line, "templated");

@@ -133,7 +133,7 @@ fn a_template_of_an_object_is_unresolved() {
     ] {
         let desired = clean(text);
         assert_eq!(reasons(&desired), [format!("a.yaml:{line}: templated")]);
-        let expected = format!("a.yaml:{line}: template a.yaml: it is not YAML: ");
+        let expected = format!("a.yaml:{line}: template a.yaml: it cannot be parsed (");
         assert!(unresolved(&desired)[0].starts_with(&expected), "{:?}", unresolved(&desired));
     }
     assert_eq!(unresolved(&clean("{{- if .x }}\na: 1\n{{- end }}")), [""; 0], "it has no kind");
