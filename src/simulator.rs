@@ -51,7 +51,7 @@ pub use state::{OfferingOutage, ReportedResources};
 pub use world_file::SimError;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -118,6 +118,10 @@ pub struct WorldInit {
 pub struct Delivery {
     /// Workloads. A delivered workload that is missing here is deleted.
     pub workloads: BTreeMap<WorkloadId, DeliveredWorkload>,
+    /// Workloads that are not deleted if they are missing here.
+    pub retained: BTreeSet<WorkloadId>,
+    /// Namespaces in which no workload is deleted.
+    pub retaining_namespaces: BTreeSet<Namespace>,
     /// Disruption budgets.
     pub budgets: Vec<DisruptionBudget>,
     /// Labels of namespaces.

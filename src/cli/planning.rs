@@ -18,7 +18,7 @@ use jiff::Timestamp;
 
 use crate::adapters::git::RemoteRepository;
 use crate::catalog::Catalog;
-use crate::model::ids::Region;
+use crate::model::ids::{Region, WorkloadId};
 use crate::model::market::Market;
 use crate::model::observed::Observed;
 use crate::plan::wire::{Action, Base, BaseWorld, ResourceChange};
@@ -109,8 +109,14 @@ impl Observation {
         if let Some((_, before)) = compared {
             // The cluster does not record ownership of a workload. The compared revision shows
             // which workloads the repository removed.
-            let (head, before) = (&head.desired.workloads, before.desired.workloads.keys());
-            observed.mark_delivered(before.filter(|id| !head.contains_key(*id)).cloned());
+            let (head, before) = (&head.desired, &before.desired);
+            // Some stay nevertheless: their delivery tool does not remove them.
+            let is_removed = |id: &&WorkloadId| {
+                !head.workloads.contains_key(*id)
+                    && !head.retained.contains(*id)
+                    && !before.retained.contains(*id)
+            };
+            observed.mark_delivered(before.workloads.keys().filter(is_removed).cloned());
         }
         let at = world::planning_time(&world, settings.at, &observed, console);
         Ok(Self { world, observed, at })

@@ -183,6 +183,9 @@ impl Demand {
             .iter()
             .filter(|live| live.delivered && declarations_read)
             .map(|live| &live.id)
+            // Their delivery tool does not remove them.
+            .filter(|id| !desired.retained.contains(id))
+            .filter(|id| !desired.retaining_namespaces.contains(&id.namespace))
             .collect();
         let daemon_sets: BTreeSet<&WorkloadId> = observed
             .workloads

@@ -10,7 +10,7 @@ use super::live_pods::LivePods;
 use super::{Counts, Decider, DemandQuery, hpa, jobs, keda};
 use crate::model::code::Code;
 use crate::model::desired::{
-    Behavior, Desired, EventDriven, Horizontal, PauseMode, Problem, Scale, Scaler, ScalerRule,
+    Behavior, Desired, EventDriven, Horizontal, LiveReplicas, PauseMode, Problem, Scale, Scaler, ScalerRule, Severity,
     Unresolved, Workload,
 };
 use crate::model::ids::WorkloadId;
@@ -79,7 +79,7 @@ impl ScalingContext<'_> {
         // A pod counts from its creation: it needs capacity before it is bound.
         let active = self.live.active_count(&workload.id);
         match &workload.scale {
-            Scale::Replicas(n) => ScalingDecision::new(all(*n), Decider::Git),
+            Scale::Replicas(stated) => self.stated_or_live(workload, *stated),
             // The size of a buffer depends on other workloads; see `capacity_buffer`.
             Scale::PerNode | Scale::Buffer(_) => {
                 ScalingDecision::new(Counts::default(), Decider::Git)
@@ -118,6 +118,32 @@ impl ScalingContext<'_> {
                 ScalingDecision::new(counts, scaler)
             }
         }
+    }
+
+    /// Returns the number of replicas that the repository states, or the live one if the delivery
+    /// tool leaves it alone.
+    fn stated_or_live(&self, workload: &Workload, stated: u32) -> ScalingDecision {
+        let rule = self.desired.live_replicas.get(&workload.id);
+        let count = match (rule, self.live_replicas(&workload.id)) {
+            (Some(LiveReplicas::Stay), Some(live)) => live,
+            (Some(LiveReplicas::MayStay), Some(live)) => live.max(stated),
+            (Some(_), None) | (None, _) => stated,
+        };
+        let counts = Counts { floor: count, live: count, ceiling: count, planned: count };
+        let mut decision = ScalingDecision::new(counts, Decider::Git);
+        if count != stated {
+            let object = format!("{} {}", workload.id.kind, workload.id);
+            let message = format!(
+                "states {}, and {}: its delivery tool leaves the number alone, so the running one \
+                 counts",
+                plural::count(stated, "replica"),
+                plural::count_with_verb(count, "pod", "run"),
+            );
+            let severity = Severity::Warning;
+            let warning = Problem::new(severity, workload.origin.clone(), object, message);
+            decision.problems.push(warning.hint("write the number that runs"));
+        }
+        decision
     }
 
     /// Returns the counts that `scaler` decides.

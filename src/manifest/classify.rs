@@ -110,10 +110,12 @@ pub(super) enum DeliveryKind {
     Kustomization,
     /// Flux.
     HelmRelease,
+    /// Flux Operator.
+    FluxInstance,
 }
 
 /// Group, kind and unresolved reason of the objects that deliver others.
-const DELIVERY_KINDS: [(&str, &str, DeliveryKind, &str); 4] = [
+const DELIVERY_KINDS: [(&str, &str, DeliveryKind, &str); 5] = [
     ("argoproj.io", "Application", DeliveryKind::Application, "Argo CD renders it elsewhere"),
     ("argoproj.io", "ApplicationSet", DeliveryKind::ApplicationSet, "Argo CD renders it elsewhere"),
     (
@@ -127,6 +129,12 @@ const DELIVERY_KINDS: [(&str, &str, DeliveryKind, &str); 4] = [
         "Kustomization",
         DeliveryKind::Kustomization,
         "Flux renders it elsewhere",
+    ),
+    (
+        "fluxcd.controlplane.io",
+        "FluxInstance",
+        DeliveryKind::FluxInstance,
+        "Flux Operator syncs it from elsewhere",
     ),
 ];
 
@@ -314,6 +322,11 @@ fn classify_kubernetes(
     if let Some((_, _, reason)) = UNRESOLVED.iter().find(known) {
         return DocumentClass::Unresolved((*reason).to_owned());
     }
+    if (group, kind) == ("fluxcd.controlplane.io", "ResourceSet") && makes_objects(root) {
+        return DocumentClass::Unresolved(
+            "Flux Operator makes objects of its templates".to_owned(),
+        );
+    }
     if let Some(unknown) = unknown_kind(root, group, kind) {
         return unknown;
     }
@@ -381,6 +394,21 @@ fn has_name(root: &YamlNode<'_>) -> bool {
 }
 
 const ENCRYPTED: &str = "encrypted with SOPS";
+
+/// Returns whether a `ResourceSet` of Flux Operator has templates of objects.
+fn makes_objects(root: &YamlNode<'_>) -> bool {
+    let has_any = |key| {
+        let found = root.get("spec").and_then(|spec| spec.get(key));
+        found.is_some_and(|node| match &node.value {
+            YamlValue::Seq(items) => !items.is_empty(),
+            YamlValue::Plain(_)
+            | YamlValue::Quoted(_)
+            | YamlValue::Map(_)
+            | YamlValue::Tagged(..) => node.text() != Some("") && !node.is_null(),
+        })
+    };
+    ["resources", "resourcesTemplate"].into_iter().any(has_any)
+}
 
 /// Returns whether a ConfigMap holds parameters of cluster-proportional-autoscaler.
 fn has_scaling_parameters(root: &YamlNode<'_>) -> bool {

@@ -3,9 +3,10 @@
 
 use serde_json::Value as Json;
 
+use super::hooks;
 use super::manifest_sources::{DeliverySources, SourceContext, VisitedText};
 use super::manifest_text::{ManifestText, parse_documents, sorted_by_path};
-use super::placeholder::{Vars, substitute};
+use super::placeholder::{Vars, known_values, substitute};
 use super::repository_layout::{RepositoryLayout, is_kustomization};
 use super::settings::is_fleet_document;
 use super::source_area::source_areas;
@@ -43,6 +44,8 @@ pub fn declared_objects(
             return;
         }
         let Ok(text) = yaml::decode(bytes) else { return };
+        let vars = known_values(manifest.vars);
+        let manifest = ManifestText { vars: &vars, ..manifest };
         parse_documents(manifest.format, &text, manifest.vars, |loaded| {
             for document in &loaded.documents {
                 add(manifest, &document.root, &mut objects);
@@ -53,8 +56,7 @@ pub fn declared_objects(
 }
 
 fn add(manifest: ManifestText<'_>, root: &YamlNode<'_>, into: &mut Vec<DeclaredObject>) {
-    let is_hook = manifest.origins.is_some_and(|origins| origins.is_hook(root));
-    if is_fleet_document(root) || is_hook {
+    if is_fleet_document(root) || hooks::does_not_stay(manifest, root) {
         return;
     }
     let kind = root.get("kind").and_then(YamlNode::text).unwrap_or_default();

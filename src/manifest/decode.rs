@@ -5,8 +5,10 @@
 //! `None` for an absent value, and also for a wrong one after reporting the problem. Placeholders
 //! are replaced when a value is read: one without a value is an error only where the value matters.
 
+mod namespace_rules;
 mod shortened;
 
+pub(super) use namespace_rules::{DEFAULT_NAMESPACES, NamespaceRules};
 pub(super) use shortened::shorten;
 
 use std::borrow::Cow;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use super::delivery::DeliveryObject;
+use super::delivery::{DeliveryObject, SyncPolicy};
 use super::placeholder::{self, Vars};
 use super::yaml::{Scalar, YamlEntry, YamlNode, YamlValue, resolve};
 use crate::model::code::Code;
@@ -63,33 +65,12 @@ pub(super) struct ObjectContext<'a> {
     pub(super) delivered_by: Option<&'a DeliveryObject>,
     /// Namespace rules of the delivery object.
     pub(super) namespaces: NamespaceRules<'a>,
+    /// What the delivery tool leaves alone.
+    pub(super) policy: &'a SyncPolicy,
     /// Text is literal: objects of a cluster have no placeholders.
     pub(super) verbatim: bool,
     /// Paths of the fields that could not be read.
     pub(super) failed_fields: RefCell<Vec<String>>,
-}
-
-/// The namespace of objects without one, unless their delivery object sets another.
-pub(super) const DEFAULT_NAMESPACE: &str = "default";
-
-/// Namespace rules without a delivery object.
-pub(super) const DEFAULT_NAMESPACES: NamespaceRules<'static> =
-    NamespaceRules { default: DEFAULT_NAMESPACE, target: None };
-
-/// Namespace rules that a delivery object applies to its objects.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct NamespaceRules<'a> {
-    /// The namespace of objects without one.
-    pub(super) default: &'a str,
-    /// The namespace of every object, overriding its own.
-    pub(super) target: Option<&'a str>,
-}
-
-impl NamespaceRules<'_> {
-    /// Returns the namespace of an object that names `own`.
-    pub(super) fn resolve<'n>(&'n self, own: Option<&'n str>) -> &'n str {
-        self.target.or(own).unwrap_or(self.default)
-    }
 }
 
 impl ObjectContext<'_> {
@@ -280,6 +261,11 @@ impl<'a> Field<'a> {
                 format!("give `{name}` a value under `vars` of the source in fleetwright.yaml");
             let message = format_args!("needs `{}`, which has no value", shorten(&name));
             self.coded_error(Code::PlaceholderUnresolved, message, hint);
+            return None;
+        }
+        if placeholder::open_name(&replaced.text).is_some() {
+            // Not an error: the reader of the object says what is unresolved.
+            self.scope.failed_fields.borrow_mut().push(self.path.to_string());
             return None;
         }
         let text = placeholder::substitute_names(replaced.text, self.scope.vars);

@@ -14,6 +14,7 @@ mod flux;
 mod generators;
 mod glob;
 mod label_selector;
+mod sync_policy;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +39,7 @@ pub(super) use cluster_generator::{ClusterSecret, read_cluster_secret};
 pub(super) use external::{ChartRepository, HelmChart};
 pub(super) use flux::{declares_bootstrap_repository, read_helm_chart};
 pub(super) use glob::matches;
+pub(super) use sync_policy::{NO_POLICY, SyncPolicy, is_left_alone_by_flux};
 
 /// A source or object that delivers manifests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +74,8 @@ pub(super) struct ManifestSet {
     pub(super) vars: Vars,
     /// The cluster that they are delivered to.
     pub(super) cluster: TargetCluster,
+    /// What the delivery tool leaves alone.
+    pub(super) policy: SyncPolicy,
 }
 
 /// The cluster that an object belongs or is delivered to.
@@ -234,6 +238,7 @@ impl DeliveryContext<'_> {
             DeliveryKind::ApplicationSet => self.application_set(root, location.cluster),
             DeliveryKind::Kustomization => self.kustomization(root, location),
             DeliveryKind::HelmRelease => self.helm_release(root, location),
+            DeliveryKind::FluxInstance => self.flux_instance(root, location.cluster),
         }
     }
 
@@ -259,6 +264,7 @@ impl DeliveryContext<'_> {
             target_namespace: None,
             vars: Vars::new(),
             cluster: TargetCluster::Other,
+            policy: SyncPolicy::default(),
         }
     }
 
@@ -372,6 +378,7 @@ pub(super) fn declared_manifest_set(source: &Source, vars: &Vars) -> Option<Mani
         target_namespace: None,
         vars: vars.clone(),
         cluster: TargetCluster::This,
+        policy: SyncPolicy::default(),
     })
 }
 

@@ -1,16 +1,47 @@
-//! Hooks of Argo CD and Helm: objects that run before or after a sync, and not between syncs.
+//! Hooks of Argo CD and Helm: objects that are applied before or after a sync. Jobs and pods end
+//! then; other objects stay until the next sync.
 //!
 //! Sources: Argo CD, "Resource Hooks" and "Helm" (the annotation of Argo CD takes precedence, and
 //! Helm's hooks map to phases of a sync); Helm, "Chart Hooks".
 
 use std::collections::BTreeMap;
 
+use super::manifest_text::ManifestText;
+use super::rendered_origins::{RenderedOrigins, annotation};
+use super::yaml::YamlNode;
 use crate::model::desired::{Hook, HookPhase};
 
 const ARGO_HOOK: &str = "argocd.argoproj.io/hook";
 const ARGO_WAVE: &str = "argocd.argoproj.io/sync-wave";
 const HELM_HOOK: &str = "helm.sh/hook";
 const HELM_WEIGHT: &str = "helm.sh/hook-weight";
+const ARGO_DELETION: &str = "argocd.argoproj.io/hook-delete-policy";
+const HELM_DELETION: &str = "helm.sh/hook-delete-policy";
+
+/// Returns whether an object that is neither a Job nor a pod is absent after a sync: no sync applies
+/// it, or the sync deletes it.
+///
+/// Argo CD reads the annotations of Helm as well. Flux does not read those of Argo CD, and only Helm
+/// reads its own there.
+pub(super) fn does_not_stay(manifest: ManifestText<'_>, root: &YamlNode<'_>) -> bool {
+    if matches!(root.get("kind").and_then(YamlNode::text), Some("Job" | "Pod")) {
+        return false;
+    }
+    let by = manifest.delivered_by.map_or("", |by| by.object.as_str());
+    let is_of_flux = by.starts_with("Kustomization ") || by.starts_with("HelmRelease ");
+    let is_policy = |key: &str, name: &str| {
+        annotation(root, key).is_some_and(|all| all.split(',').any(|one| one.trim() == name))
+    };
+    if let Some(types) = annotation(root, ARGO_HOOK).filter(|_| !is_of_flux) {
+        let phase = first_phase(types, argo_phase);
+        return phase == Some(HookPhase::Never) || is_policy(ARGO_DELETION, "HookSucceeded");
+    }
+    let is_read_by_helm =
+        manifest.origins.is_some_and(RenderedOrigins::is_of_chart) || by.starts_with("Application");
+    let Some(types) = annotation(root, HELM_HOOK).filter(|_| is_read_by_helm) else { return false };
+    let phase = first_phase(types, |name| Some(helm_phase(name)));
+    phase == Some(HookPhase::Never) || is_policy(HELM_DELETION, "hook-succeeded")
+}
 
 /// Returns the hook that annotations declare. A hook of the phase `Sync` runs with all other
 /// objects, so it is none.

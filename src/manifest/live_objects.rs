@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 use super::classify::{DocumentClass, classify};
 use super::collector::Collector;
 use super::decode::{DEFAULT_NAMESPACES, Field, ObjectContext, ProblemCollector};
+use super::delivery::NO_POLICY;
 use super::object_meta::{display_name, object_meta};
 use super::placeholder::Vars;
 use super::tree_reader::read_object;
@@ -56,6 +57,7 @@ pub(super) fn read_live_object(
         rendered_origin: None,
         delivered_by: None,
         namespaces: DEFAULT_NAMESPACES,
+        policy: &NO_POLICY,
         verbatim: true,
         failed_fields: RefCell::default(),
     };

@@ -26,6 +26,7 @@ use crate::model::desired::{
     Fleet, RenderRequest, RenderResults, Rendered, SourceRequests, Tree, TreeFile, is_external,
     is_settings_file,
 };
+use crate::model::ids::Namespace;
 use delivered_files::DeliveredFiles;
 
 /// Maximum number of rounds in which delivery objects may lead to further ones.
@@ -172,6 +173,15 @@ impl DeliverySources {
         exclusive_overlays(tree, layout, &is_open)
     }
 
+    /// Returns the namespaces of the delivery objects that do not remove what Git no longer has.
+    pub(super) fn retaining_namespaces(&self) -> BTreeSet<Namespace> {
+        let retaining = self.manifest_sets().filter(|(_, set)| set.policy.retains);
+        let target = |set: &ManifestSet| {
+            set.target_namespace.as_deref().or(set.namespace.as_deref()).map(Namespace::from)
+        };
+        retaining.filter_map(|(_, set)| target(set)).collect()
+    }
+
     fn manifest_sets(&self) -> impl Iterator<Item = (&DeliveryObject, &ManifestSet)> {
         self.deliveries.iter().flat_map(|delivery| {
             delivery
@@ -258,14 +268,19 @@ fn visit_delivered(
         default: manifest_set.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACES.default),
         target: manifest_set.target_namespace.as_deref(),
     };
-    let delivered_by = Some(delivery);
+    let (delivered_by, policy) = (Some(delivery), &manifest_set.policy);
     match &manifest_set.content {
         ManifestContent::Files(files) => {
             let inside = tree.files.iter().filter(|file| files.contains(&file.path));
             for file in inside.filter(|file| layout.exclusion_reason(&file.path).is_none()) {
                 let Some(format) = FileFormat::from_path(&file.path) else { continue };
                 let plain = ManifestText::from_file(file, format, &manifest_set.vars);
-                take(VisitedText::Manifest(ManifestText { namespaces, delivered_by, ..plain }));
+                take(VisitedText::Manifest(ManifestText {
+                    namespaces,
+                    delivered_by,
+                    policy,
+                    ..plain
+                }));
             }
         }
         ManifestContent::Rendered(request) => {
@@ -280,6 +295,7 @@ fn visit_delivered(
                 namespaces,
                 delivered_by,
                 origins: Some(&origins),
+                policy,
                 ..plain
             }));
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use super::decode::{DEFAULT_NAMESPACES, NamespaceRules};
-use super::delivery::DeliveryObject;
+use super::delivery::{DeliveryObject, NO_POLICY, SyncPolicy};
 use super::placeholder::{self, Vars};
 use super::rendered_origins::RenderedOrigins;
 use super::repository_layout::is_kustomization;
@@ -46,6 +46,8 @@ pub(super) struct ManifestText<'a> {
     pub(super) delivered_by: Option<&'a DeliveryObject>,
     /// Source locations of its objects if a tool rendered it.
     pub(super) origins: Option<&'a RenderedOrigins<'a>>,
+    /// What the delivery tool leaves alone.
+    pub(super) policy: &'a SyncPolicy,
 }
 
 impl<'a> ManifestText<'a> {
@@ -58,6 +60,7 @@ impl<'a> ManifestText<'a> {
             namespaces: DEFAULT_NAMESPACES,
             delivered_by: None,
             origins: None,
+            policy: &NO_POLICY,
         }
     }
 

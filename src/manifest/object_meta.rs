@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::decode::{FieldMap, NamespaceRules, shorten};
 use super::labels::{LabelOwner, labels};
-use super::placeholder::{Vars, substitute};
+use super::placeholder::{Vars, known_values, substitute};
 use super::yaml::YamlNode;
 use crate::model::ids::{Labels, Namespace, Origin};
 
@@ -36,9 +36,10 @@ pub(super) fn display_name(
     vars: &Vars,
 ) -> String {
     let metadata = root.get("metadata");
+    let known = known_values(vars);
     let part = |key| {
         let text = metadata.and_then(|m| m.get(key)).and_then(YamlNode::text)?;
-        Some(substitute(text, vars).text)
+        Some(substitute(text, &known).text)
     };
     let name = part("name").or_else(|| part("generateName")).unwrap_or("(no name)".into());
     let (kind, name) = (shorten(kind), shorten(&name));

@@ -8,11 +8,60 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::yaml::{YamlNode, YamlValue};
+
 /// Maximum nesting of defaults (`${A:-${B:-c}}`).
 const DEFAULT_DEPTH_MAX: usize = 8;
 
 /// Values by name.
 pub(super) type Vars = BTreeMap<String, String>;
+
+/// The name below which [`Vars`] hold a source whose values were not read. No placeholder has it.
+const UNREAD: &str = "";
+
+/// Stands before and after the name of a placeholder that an unread source may give a value. Its
+/// default does not count then. Files do not have these private characters.
+const OPEN_MARK: &str = "\u{E000}\u{E001}";
+
+/// Records that `source` may give values that are not known.
+pub(super) fn add_unread_source(vars: &mut Vars, source: String) {
+    vars.entry(UNREAD.to_owned()).or_insert(source);
+}
+
+/// Returns the source whose values are not known.
+pub(super) fn unread_source(vars: &Vars) -> Option<&str> {
+    vars.get(UNREAD).map(String::as_str)
+}
+
+/// Returns the values that are known. The defaults of placeholders then count.
+pub(super) fn known_values(vars: &Vars) -> Cow<'_, Vars> {
+    if !vars.contains_key(UNREAD) {
+        return Cow::Borrowed(vars);
+    }
+    let mut vars = vars.clone();
+    vars.remove(UNREAD);
+    Cow::Owned(vars)
+}
+
+/// Returns the name of the first placeholder in a substituted text that an unread source may give a
+/// value.
+pub(super) fn open_name(substituted: &str) -> Option<&str> {
+    substituted.split(OPEN_MARK).nth(1)
+}
+
+/// Returns the name of the first placeholder below `node` that an unread source may give a value.
+pub(super) fn open_placeholder(node: &YamlNode<'_>, vars: &Vars) -> Option<String> {
+    match &node.value {
+        YamlValue::Map(entries) => {
+            entries.iter().find_map(|entry| open_placeholder(&entry.value, vars))
+        }
+        YamlValue::Seq(items) => items.iter().find_map(|item| open_placeholder(item, vars)),
+        YamlValue::Tagged(_, inner) => open_placeholder(inner, vars),
+        YamlValue::Plain(text) | YamlValue::Quoted(text) => {
+            open_name(&substitute(text, vars).text).map(str::to_owned)
+        }
+    }
+}
 
 /// Text after substitution.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,7 +95,7 @@ pub(super) fn substitute_names<'a>(text: Cow<'a, str>, vars: &Vars) -> Cow<'a, s
         out.push_str(before);
         let len = from.bytes().take_while(|b| b.is_ascii_alphanumeric() || *b == b'_').count();
         let (name, after) = from.split_at(len);
-        if let Some(value) = vars.get(name) {
+        if let Some(value) = vars.get(name).filter(|_| !name.is_empty()) {
             out.push_str(value);
         } else {
             out.push('$');
@@ -124,6 +173,9 @@ impl Substitutor<'_> {
             at = end;
             match (self.vars.get(name), default) {
                 (Some(value), _) => out.text.push_str(value),
+                (None, Some(_)) if self.vars.contains_key(UNREAD) => {
+                    out.text.extend([OPEN_MARK, name, OPEN_MARK]);
+                }
                 (None, Some(default)) if depth > 0 => self.substitute(default, depth - 1, out),
                 (None, _) => {
                     out.text.push_str(slice(start, end));
@@ -188,6 +240,17 @@ mod tests {
             assert_eq!(substituted.text, expected, "{text}");
             assert_eq!(substituted.unresolved.as_deref(), unresolved, "{text}");
         }
+    }
+
+    #[test]
+    fn a_default_does_not_count_if_an_unread_source_may_give_the_value() {
+        let mut vars: Vars = [("A".to_owned(), "1".to_owned())].into();
+        add_unread_source(&mut vars, "Secret x/y".to_owned());
+        let open = |text| open_name(&substitute(text, &vars).text).map(str::to_owned);
+        assert_eq!(open("a ${B:=2} ${C:-3}").as_deref(), Some("B"));
+        assert_eq!((open("${A:=2}"), open("${B}"), open("$${B:=2}")), (None, None, None));
+        assert_eq!(substitute_names("$ $A".into(), &vars), "$ 1");
+        assert_eq!(substitute("${B:=2}", &known_values(&vars)).text, "2");
     }
 
     #[test]

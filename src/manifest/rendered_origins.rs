@@ -22,9 +22,6 @@ pub(crate) const STAGED_PREFIX: &str = "../tree/";
 /// The comment before each object in Helm's output.
 const SOURCE_COMMENT: &str = "# Source: ";
 
-/// The annotation of temporary objects that Helm creates around an installation or a test.
-const HOOK_ANNOTATION: &str = "helm.sh/hook";
-
 /// Kind, name and line of each object of a file.
 type FileObjects = Rc<Vec<(String, String, u32)>>;
 
@@ -128,16 +125,14 @@ impl<'a> RenderedOrigins<'a> {
         found.next().map_or_else(|| self.request.path.as_str().into(), |(file, _)| file)
     }
 
-    /// Returns whether the object is a Helm hook without a peak of its own: all but Jobs and pods.
-    pub(super) fn is_hook(&self, root: &YamlNode<'_>) -> bool {
-        let kind = root.get("kind").and_then(YamlNode::text);
+    /// Returns whether Helm rendered the text.
+    pub(super) fn is_of_chart(&self) -> bool {
         matches!(self.request.recipe, Recipe::Helm(_))
-            && annotation(root, HOOK_ANNOTATION).is_some()
-            && !matches!(kind, Some("Job" | "Pod"))
     }
 }
 
-fn annotation<'n>(root: &'n YamlNode<'_>, key: &str) -> Option<&'n str> {
+/// Returns an annotation of the object at `root`.
+pub(super) fn annotation<'n>(root: &'n YamlNode<'_>, key: &str) -> Option<&'n str> {
     root.get("metadata")?.get("annotations")?.get(key)?.text()
 }
 

@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use super::classify::{DocumentClass, ObjectKind, classify, list_item};
 use super::cluster_alternatives::{self, open_alternatives};
 use super::collector::Collector;
-use super::decode::{Field, FieldMap, ObjectContext, ProblemCollector};
+use super::decode::{Field, FieldMap, ObjectContext, ProblemCollector, shorten};
+use super::hooks;
 use super::manifest_sources::{DeliverySources, SourceContext, VisitedText};
 use super::manifest_text::{FileFormat, ManifestText, parse_documents, sorted_by_path};
 use super::object_meta::{ObjectMeta, ObjectScope, display_name, object_meta};
+use super::placeholder::{Vars, open_placeholder, unread_source};
 use super::repository_layout::{RepositoryLayout, is_kustomization};
 use super::settings::{is_fleet_document, normal_path};
 use super::source_area::source_areas;
@@ -78,6 +80,7 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     desired.default_spread.clone_from(&fleet.default_spread);
     desired.failure_domains.clone_from(&fleet.failure_domains);
     desired.max_offering_share = fleet.max_offering_share;
+    desired.retaining_namespaces.extend(sources.retaining_namespaces());
     desired.autoscaler_namespaces.clone_from(&fleet.autoscaler_namespaces);
     desired.fargate_rates = fleet.fargate;
     desired.unresolved_policy = fleet.unresolved;
@@ -171,29 +174,30 @@ struct TreeReader<'a> {
     into: Collector,
 }
 
-/// Reason that a template is unresolved. Delivery tools refuse it, so what it declared before keeps
-/// running.
-const TEMPLATE_REASON: &str = "it is a template, which no delivery tool applies as it is; render it, \
-                               or name the paths to read under `spec.sources` in fleetwright.yaml";
+/// What to do about a template. Delivery tools refuse it, so what it declared before keeps running.
+const TEMPLATE_HINT: &str = "mend it; if it is a template, render it, or name the paths to read under \
+                             `spec.sources` in fleetwright.yaml";
 
-/// Kinds of standing workloads and of pools.
-const TEMPLATE_KINDS: [&str; 8] = [
-    "AWSNodeTemplate",
-    "CronJob",
-    "DaemonSet",
-    "Deployment",
-    "EC2NodeClass",
-    "NodePool",
-    "Provisioner",
-    "StatefulSet",
-];
+/// Returns whether a file that cannot be parsed seems to declare an object of any kind. Each may be a
+/// workload, or deliver some.
+fn declares_object(text: &str) -> bool {
+    let is_kind = |line: &str| {
+        let line = line.trim_start().trim_start_matches("- ").trim_start_matches('{').trim_start();
+        line.starts_with("kind:") || line.starts_with("\"kind\"")
+    };
+    text.lines().any(is_kind)
+}
 
-/// Returns whether a file that cannot be parsed seems to declare a workload or a pool.
-fn declares_capacity(text: &str) -> bool {
-    let kinds = text.lines().filter_map(|line| line.strip_prefix("kind:"));
-    let kinds = kinds.map(|kind| kind.split('#').next().unwrap_or_default());
-    let kinds = kinds.map(|kind| kind.trim().trim_matches(['"', '\'']));
-    kinds.into_iter().any(|kind| TEMPLATE_KINDS.contains(&kind))
+/// Returns the reason why an object is unresolved if a source that is not read may give a value to one
+/// of its placeholders.
+pub(super) fn open_value(node: &YamlNode<'_>, vars: &Vars) -> Option<String> {
+    let name = open_placeholder(node, vars)?;
+    let source = unread_source(vars)?;
+    let name = shorten(&name);
+    Some(format!(
+        "it needs `{name}`, to which {source} may give a value; list it under `delivery.vars` in \
+         fleetwright.yaml"
+    ))
 }
 
 /// First bytes of a file that git-crypt encrypted.
@@ -245,10 +249,12 @@ impl TreeReader<'_> {
     fn read_documents(&mut self, manifest: ManifestText<'_>, text: &str, loaded: YamlStream<'_>) {
         if let Some(mut fault) = loaded.fault {
             if manifest.origins.is_none() && text.contains("{{") {
-                if declares_capacity(text) {
+                if declares_object(text) {
                     let object = format!("template {}", manifest.file.path);
                     let origin = Origin { file: manifest.file.path.clone(), line: fault.line };
-                    self.into.add_unresolved(origin, object, TEMPLATE_REASON);
+                    let reason =
+                        format!("it cannot be parsed ({}); {TEMPLATE_HINT}", fault.message);
+                    self.into.add_unresolved(origin, object, reason);
                 }
                 return self.skip(manifest.file, fault.line, "templated");
             }
@@ -295,8 +301,8 @@ impl TreeReader<'_> {
         let origin = manifest.origin(root);
         let kind = root.get("kind").and_then(YamlNode::text).unwrap_or_default();
         let object = |place| display_name(kind, root, place, manifest.namespaces, manifest.vars);
-        if manifest.origins.is_some_and(|origins| origins.is_hook(root)) {
-            return self.into.skip(origin, "hook of a Helm chart");
+        if hooks::does_not_stay(manifest, root) {
+            return self.into.skip(origin, "hook that does not stay");
         }
         match class {
             DocumentClass::Skipped(reason) | DocumentClass::OtherKind(reason) => {
@@ -357,9 +363,13 @@ impl TreeReader<'_> {
             rendered_origin: manifest.origins.is_some().then_some(origin),
             delivered_by: manifest.delivered_by,
             namespaces: manifest.namespaces,
+            policy: manifest.policy,
             verbatim: false,
             failed_fields: RefCell::default(),
         };
+        if self.is_open(object_kind, &scope, root, origin) {
+            return;
+        }
         let root = Field::root(&scope, root);
         if let Some(map) = root.map()
             && let Some(meta) = object_meta(&map)
@@ -367,6 +377,32 @@ impl TreeReader<'_> {
             api_server_rules::check(object_kind, &map);
             read_object(object_kind, meta, &map, &mut self.into);
         }
+    }
+
+    /// Reports an object of which an unread source may decide a part. Returns true if it is one. Many
+    /// fields of a workload do not matter, so that its reader decides about those.
+    fn is_open(
+        &mut self,
+        kind: ObjectKind,
+        scope: &ObjectContext<'_>,
+        root: &YamlNode<'_>,
+        origin: &Origin,
+    ) -> bool {
+        if unread_source(scope.vars).is_none() {
+            return false;
+        }
+        if !matches!(kind, ObjectKind::Workload(_)) {
+            let Some(reason) = open_value(root, scope.vars) else { return false };
+            let problem = Problem::error(origin.clone(), scope.object.clone(), reason);
+            self.report.add(problem.code(Code::PlaceholderUnresolved));
+            return true;
+        }
+        let metadata = root.get("metadata");
+        let mut parts = ["name", "generateName", "namespace"].into_iter();
+        let open = parts.find_map(|key| open_value(metadata?.get(key)?, scope.vars));
+        let Some(reason) = open else { return false };
+        self.into.add_unresolved(origin.clone(), scope.object.clone(), reason);
+        true
     }
 
     /// Reports a fault of rendered text at the template that it comes from.

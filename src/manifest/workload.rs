@@ -6,8 +6,10 @@ use jiff::SignedDuration;
 
 use super::autoscaling::collect_proportional_autoscaler;
 use super::collector::{Collector, Definition};
-use super::decode::{Field, FieldMap, shorten};
+use super::decode::{Field, FieldMap, ObjectContext, shorten};
+use super::delivery::is_left_alone_by_flux;
 use super::object_meta::ObjectMeta;
+use super::placeholder::unread_source;
 use super::pod_spec::{claim_class, pod_template};
 use super::yaml::{YamlNode, YamlValue};
 use super::{cron, hooks, labels};
@@ -70,6 +72,10 @@ pub(super) fn read(
         let why = "its pods are made from a `workloadRef`, which is not followed";
         return into.add_unresolved(meta.origin, object, why);
     }
+    let id = WorkloadId { namespace: meta.namespace, name: meta.name.into(), kind };
+    if record_sync_policy(&id, root, into) == Applied::Never {
+        return into.skip(meta.origin, "left alone by Flux");
+    }
     let max_surge = max_surge(kind, root);
     let mut first_ordinal = 0;
     let read = if kind == WorkloadKind::Pod {
@@ -87,13 +93,11 @@ pub(super) fn read(
     // An unreadable field may be a scheduling constraint. Without it, the plan would be for
     // different pods.
     if let Some(field) = root.field.scope.first_failed_field() {
-        let part =
-            if field.is_empty() { "part of it".to_owned() } else { format!("its `{field}`") };
-        let object = root.field.scope.object.clone();
-        return into.add_unresolved(meta.origin, object, format!("{part} could not be read"));
+        let scope = root.field.scope;
+        let reason = unread_reason(&field, scope);
+        return into.add_unresolved(meta.origin, scope.object.clone(), reason);
     }
     let Some((scale, template)) = read else { return };
-    let id = WorkloadId { namespace: meta.namespace, name: meta.name.into(), kind };
     let named = Definition {
         kind: kind.as_str(),
         name: id.to_string(),
@@ -114,6 +118,48 @@ pub(super) fn read(
         a.scale == b.scale && a.template == b.template && a.first_ordinal == b.first_ordinal
     };
     into.insert(named, |all| &mut all.desired.workloads, id, workload, same);
+}
+
+/// Returns the reason why a workload with an unreadable field is unresolved.
+fn unread_reason(field: &str, scope: &ObjectContext<'_>) -> String {
+    let part = if field.is_empty() { "part of it".to_owned() } else { format!("its `{field}`") };
+    match unread_source(scope.vars) {
+        Some(source) if !scope.report.has_error_of(&scope.object) => format!(
+            "{source} may give a value to {part}; list it under `delivery.vars` in \
+             fleetwright.yaml"
+        ),
+        Some(_) | None => format!("{part} could not be read"),
+    }
+}
+
+/// Whether a delivery tool applies a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Applied {
+    Always,
+    /// Flux neither changes nor removes it. What runs stays.
+    Never,
+}
+
+/// Records what the delivery tool leaves alone about a workload.
+fn record_sync_policy(id: &WorkloadId, root: &FieldMap<'_>, into: &mut Collector) -> Applied {
+    let scope = root.field.scope;
+    if scope.verbatim {
+        return Applied::Always;
+    }
+    let node = root.field.node;
+    // The annotations of Flux have no effect for other tools.
+    let is_of_flux = scope.delivered_by.is_none_or(|by| by.object.starts_with("Kustomization "));
+    let is_left_alone = is_of_flux && is_left_alone_by_flux(node);
+    if is_left_alone || scope.policy.retains(node) {
+        into.desired.retained.insert(id.clone());
+    }
+    if scope.policy.retains {
+        into.desired.retaining_namespaces.insert(id.namespace.clone());
+    }
+    if let Some(live) = scope.policy.live_replicas(node, id.namespace.as_str(), &id.name) {
+        into.desired.live_replicas.insert(id.clone(), live);
+    }
+    if is_left_alone { Applied::Never } else { Applied::Always }
 }
 
 /// Reports a workload of a file whose pods another object or controller makes. Returns true if it is

@@ -224,6 +224,12 @@ pub struct Desired {
     pub disruption_budgets: Vec<DisruptionBudget>,
     /// Jobs and pods that a delivery tool runs around a sync.
     pub hooks: BTreeMap<WorkloadId, Hook>,
+    /// Workloads whose replicas the delivery tool does not apply.
+    pub live_replicas: BTreeMap<WorkloadId, LiveReplicas>,
+    /// Workloads that stay in the cluster without a declaration: no tool removes or changes them.
+    pub retained: BTreeSet<WorkloadId>,
+    /// Namespaces of delivery objects that do not remove what the repository no longer declares.
+    pub retaining_namespaces: BTreeSet<Namespace>,
     /// Storage classes, by name.
     pub storage_classes: BTreeMap<String, StorageClass>,
     /// Persistent volumes, by name.
@@ -286,6 +292,16 @@ pub struct Workload {
     pub first_ordinal: u32,
     /// Pods that a rolling update creates before it ends old ones.
     pub max_surge: RolloutShare,
+}
+
+/// How the live number of replicas of a workload counts, if a delivery tool ignores the number that
+/// the repository states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LiveReplicas {
+    /// It stays, whatever the repository states.
+    Stay,
+    /// It stays until the next sync, so that the larger of the two numbers counts.
+    MayStay,
 }
 
 /// A number of pods, or a share of the replicas of a workload: `maxSurge` or `maxUnavailable` of a

@@ -27,7 +27,10 @@ impl WorldState {
         self.deliver_groups(&delivery.groups);
         self.fargate_profiles.extend(delivery.fargate_profiles.clone());
         let missing = |(id, controller): &(&WorkloadId, &WorkloadController)| {
-            controller.delivered && !delivery.workloads.contains_key(*id)
+            controller.delivered
+                && !delivery.workloads.contains_key(*id)
+                && !delivery.retained.contains(*id)
+                && !delivery.retaining_namespaces.contains(&id.namespace)
         };
         let removed: Vec<WorkloadId> =
             self.controllers.iter().filter(missing).map(|(id, _)| id.clone()).collect();

@@ -46,6 +46,8 @@ impl Delivery {
         });
         Self {
             workloads: workloads.collect(),
+            retained: desired.retained.clone(),
+            retaining_namespaces: desired.retaining_namespaces.clone(),
             budgets: desired.disruption_budgets.clone(),
             namespaces: desired.namespaces.clone(),
             storage: declared_storage(desired),

@@ -247,6 +247,8 @@ impl SimulatedCommit {
             (workload.id.clone(), DeliveredWorkload { replicas, first_ordinal: 0, template })
         });
         Delivery {
+            retained: self.desired.retained.clone(),
+            retaining_namespaces: self.desired.retaining_namespaces.clone(),
             workloads: workloads.collect(),
             budgets: self.desired.disruption_budgets.clone(),
             namespaces: self.desired.namespaces.clone(),

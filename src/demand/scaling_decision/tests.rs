@@ -5,7 +5,7 @@ use jiff::SignedDuration;
 use crate::demand::{Demand, DemandMode};
 use crate::model::desired::{
     Behavior, BufferScaling, Concurrency, CronSchedule, CronTrigger, EventDriven, Fallback,
-    FallbackBehavior, Horizontal, PauseMode, Scale, ScaleTarget, Scaler, ScalerRule, ScalingRules,
+    FallbackBehavior, Horizontal, LiveReplicas, PauseMode, Scale, ScaleTarget, Scaler, ScalerRule, ScalingRules,
     Schedule, SelectPolicy, Unresolved, Workload,
 };
 use crate::model::ids::{Origin, WorkloadId, WorkloadKind};
@@ -77,6 +77,25 @@ fn pods_of_a_suspended_job_count_while_they_exist() {
     pod(&mut scenario, PodPhase::Running);
     pod(&mut scenario, PodPhase::Pending);
     assert_eq!(planned(&scenario), 2, "Kueue has resumed it");
+}
+
+#[test]
+fn live_number_counts_if_the_delivery_tool_leaves_it_alone() {
+    for (rule, live, expected) in [
+        (Some(LiveReplicas::Stay), 9, 9),
+        (Some(LiveReplicas::Stay), 1, 1),
+        (Some(LiveReplicas::MayStay), 9, 9),
+        (Some(LiveReplicas::MayStay), 1, 2),
+        (Some(LiveReplicas::Stay), 0, 2),
+        (None, 9, 2),
+    ] {
+        let mut scenario = scenario(WorkloadKind::Deployment, Scale::Replicas(2));
+        scenario.desired.live_replicas.extend(rule.map(|rule| (workload_id(), rule)));
+        for _ in 0..live {
+            pod(&mut scenario, PodPhase::Running);
+        }
+        assert_eq!(planned(&scenario), expected, "{rule:?} {live}");
+    }
 }
 
 #[test]

@@ -3,14 +3,20 @@
 use super::super::remote_reference::chart_source;
 use super::super::yaml::{self, YamlNode, YamlValue, to_json};
 use super::{
-    DeliveryContext, FileSelection, ManifestContent, ManifestSet, TargetCluster, flag_at,
-    generators, items_at, node_at, normal_path, release_name, text_at,
+    DeliveryContext, FileSelection, ManifestContent, ManifestSet, SyncPolicy, TargetCluster,
+    flag_at, generators, items_at, node_at, normal_path, release_name, text_at,
 };
 use crate::model::desired::{Layer, Recipe, Release, RenderRequest, SetValue, Values};
 use crate::model::printable_url::printable_url;
 
 /// Names that Argo CD uses for its own cluster.
 pub const IN_CLUSTER: [&str; 2] = ["https://kubernetes.default.svc", "in-cluster"];
+
+/// Annotation with which Argo CD does not reconcile an `Application`.
+const SKIP_RECONCILE: &str = "argocd.argoproj.io/skip-reconcile";
+
+/// The consequence of an object that is not reconciled.
+pub(super) const MAY_DIFFER: &str = "so the cluster may differ from Git";
 
 impl DeliveryContext<'_> {
     /// Returns the manifests that an `Application` in the cluster `home` delivers.
@@ -45,11 +51,21 @@ impl DeliveryContext<'_> {
         if sources.is_empty() {
             return vec![Err("it has no source".to_owned())];
         }
+        if text_at(root, &["metadata", "annotations", SKIP_RECONCILE]) == Some("true") {
+            let reason = format!("its annotation {SKIP_RECONCILE} stops it, {MAY_DIFFER}");
+            // Its files are no workloads of their own.
+            let files = sources.iter().filter_map(|source| self.argo_other_cluster_set(source));
+            return std::iter::once(Err(reason)).chain(files.map(Ok)).collect();
+        }
+        let policy = SyncPolicy::of_application(spec);
         // A source that only provides values files to the others delivers nothing.
         let delivers = |source: &&&YamlNode<'_>| {
             text_at(source, &["ref"]).is_none() || text_at(source, &["path"]).is_some()
         };
-        let one = |source: &&YamlNode<'_>| self.argo_source(source, name, namespace, &sources);
+        let one = |source: &&YamlNode<'_>| {
+            let delivered = self.argo_source(source, name, namespace, &sources);
+            delivered.map(|set| ManifestSet { policy: policy.clone(), ..set })
+        };
         sources.iter().filter(delivers).map(one).collect()
     }
 
@@ -189,6 +205,7 @@ impl DeliveryContext<'_> {
             target_namespace: None,
             vars: self.fleet.delivery.vars.clone(),
             cluster: TargetCluster::This,
+            policy: SyncPolicy::default(),
         })
     }
 

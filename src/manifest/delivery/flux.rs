@@ -2,17 +2,17 @@
 
 use serde_json::Value as Json;
 
-use super::super::placeholder::Vars;
+use super::super::placeholder::{Vars, add_unread_source};
 use super::super::remote_reference::chart_source;
 use super::super::repository_layout::parent_directory;
 use super::super::settings::is_within;
 use super::super::yaml::{YamlNode, YamlValue, to_json};
-use super::argo::inline_patch;
+use super::argo::{MAY_DIFFER, inline_patch};
 use super::external::SourceRoot;
 use super::{
     ConfigMapData, DeliveryContext, FileSelection, HelmChart, ManifestContent, ManifestSet,
-    ObjectLocation, ReferenceKey, ReferencedObjects, TargetCluster, flag_at, items_at, node_at,
-    normal_path, scalar_text, text_at,
+    ObjectLocation, ReferenceKey, ReferencedObjects, SyncPolicy, TargetCluster, flag_at, items_at,
+    node_at, normal_path, scalar_text, text_at,
 };
 use crate::model::desired::{Layer, Recipe, Release, RenderRequest, Tree, Values};
 
@@ -32,8 +32,12 @@ impl DeliveryContext<'_> {
         let Some(spec) = node_at(root, &["spec"]) else {
             return vec![Err("it has no `spec`".into())];
         };
-        let (cluster, why) = self.flux_cluster(spec, location.cluster);
+        let (cluster, mut why) = self.flux_cluster(spec, location.cluster);
         if cluster == TargetCluster::This {
+            // The files of a suspended object are no workloads of their own.
+            why = check_not_suspended(spec).err();
+        }
+        if cluster == TargetCluster::This && why.is_none() {
             return match self.flux_manifest_sets(spec, location.namespace) {
                 Ok(parts) => parts.into_iter().map(Ok).collect(),
                 Err(reason) => vec![Err(reason)],
@@ -89,7 +93,6 @@ impl DeliveryContext<'_> {
         spec: &YamlNode<'_>,
         namespace: &str,
     ) -> Result<Vec<ManifestSet>, String> {
-        check_not_suspended(spec)?;
         let root = self.flux_source_root(spec, &["sourceRef"], namespace)?;
         let path = self.directory_in(&root, text_at(spec, &["path"]).unwrap_or_default())?;
         let vars = self.post_build(spec, namespace)?;
@@ -101,6 +104,7 @@ impl DeliveryContext<'_> {
             target_namespace: target_namespace.clone(),
             vars: vars.clone(),
             cluster: TargetCluster::This,
+            policy: SyncPolicy::of_kustomization(spec),
         };
         let rendered = |path: String| {
             let recipe = Recipe::Kustomize(overlay.clone());
@@ -225,7 +229,10 @@ impl DeliveryContext<'_> {
                     "; list those that affect capacity under `delivery.vars` in fleetwright.yaml";
                 if is_secret { why + hint } else { why }
             });
-            vars.extend(found?);
+            match found? {
+                Some(found) => vars.extend(found.clone()),
+                None => add_unread_source(&mut vars, referenced_values(item, namespace)),
+            }
         }
         if let Some(YamlValue::Map(entries)) =
             node_at(spec, &["postBuild", "substitute"]).map(|node| &node.value)
@@ -237,24 +244,42 @@ impl DeliveryContext<'_> {
         Ok(vars)
     }
 
-    /// Returns the values of the `ConfigMap` that `item` names.
+    /// Returns the values of the `ConfigMap` that `item` names; `None` if the cluster may have them.
+    /// Flux takes the values of an optional object, too, if it exists.
     fn config_values(
         &self,
         item: &YamlNode<'_>,
         namespace: &str,
         vars: &Vars,
-    ) -> Result<ConfigMapData, String> {
+    ) -> Result<Option<&ConfigMapData>, String> {
         let kind = text_at(item, &["kind"]).unwrap_or("ConfigMap");
         let name = text_at(item, &["name"]).unwrap_or_default();
         let key = (TargetCluster::This, namespace.to_owned(), name.to_owned());
         match self.config_maps.get(&key).filter(|_| kind == "ConfigMap") {
-            Some(Some(found)) => Ok(found.clone()),
+            Some(Some(found)) => Ok(Some(found)),
             Some(None) => Err(format!("{kind} {namespace}/{name} has two different definitions")),
-            None if flag_at(item, &["optional"]) => Ok(ConfigMapData::new()),
+            None if flag_at(item, &["optional"]) => Ok(None),
             // Secrets are not read; the settings may provide their values.
-            None if kind == "Secret" && !vars.is_empty() => Ok(ConfigMapData::new()),
+            None if kind == "Secret" && !vars.is_empty() => Ok(None),
             None => Err(format!("values of {kind} {namespace}/{name} are not in this tree")),
         }
+    }
+
+    /// Returns the reason why the files that a `FluxInstance` syncs are not read, if they are not those
+    /// of this repository. The Kustomization that Flux Operator makes of `sync` delivers them.
+    pub(super) fn flux_instance(
+        &self,
+        root: &YamlNode<'_>,
+        cluster: TargetCluster,
+    ) -> Vec<Result<ManifestSet, String>> {
+        let sync = node_at(root, &["spec", "sync"]).filter(|_| cluster == TargetCluster::This);
+        let Some(sync) = sync else { return Vec::new() };
+        let check = || -> Result<(), String> {
+            let url = text_at(sync, &["url"]).ok_or("its `sync` has no `url`")?;
+            self.check_repository(url)?;
+            self.local_directory(text_at(sync, &["path"]).unwrap_or_default()).map(drop)
+        };
+        check().err().map(Err).into_iter().collect()
     }
 
     /// Returns the manifests that a `HelmRelease` delivers.
@@ -308,6 +333,7 @@ impl DeliveryContext<'_> {
             target_namespace: None,
             vars: self.fleet.delivery.vars.clone(),
             cluster: TargetCluster::This,
+            policy: SyncPolicy::default(),
         })
     }
 
@@ -367,6 +393,14 @@ impl DeliveryContext<'_> {
         let mut values = Vec::new();
         for item in items_at(spec, &["valuesFrom"]) {
             let config = self.config_values(item, namespace, &Vars::new())?;
+            let config = config.ok_or_else(|| {
+                format!(
+                    "values of {} are not in this tree, and `optional` ignores only an object that \
+                     does not exist; remove the reference, or write the values in a ConfigMap of \
+                     this tree",
+                    referenced_values(item, namespace)
+                )
+            })?;
             let key = text_at(item, &["valuesKey"]).unwrap_or("values.yaml");
             let Some(value) = config.get(key) else {
                 if flag_at(item, &["optional"]) {
@@ -383,6 +417,14 @@ impl DeliveryContext<'_> {
         values.extend(node_at(spec, &["values"]).map(|own| Values::Text(to_json(own).to_string())));
         Ok(values)
     }
+}
+
+/// Returns the object whose values `item` refers to, for display.
+fn referenced_values(item: &YamlNode<'_>, namespace: &str) -> String {
+    let kind = text_at(item, &["kind"]).unwrap_or("ConfigMap");
+    let name = text_at(item, &["name"]).unwrap_or_default();
+    let shorten = super::super::decode::shorten;
+    format!("{} {}/{}", shorten(kind), shorten(namespace), shorten(name))
 }
 
 /// Reads the chart of a `HelmRelease` or `HelmChart`.
@@ -469,7 +511,7 @@ fn nested_value(path: &str, value: &str) -> Result<String, String> {
 
 fn check_not_suspended(spec: &YamlNode<'_>) -> Result<(), String> {
     if flag_at(spec, &["suspend"]) {
-        return Err("it is suspended, so the cluster may differ from Git".to_owned());
+        return Err(format!("it is suspended, {MAY_DIFFER}"));
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use super::super::delivery::{
 use super::super::manifest_text::{ManifestText, parse_documents};
 use super::super::object_meta::{ObjectScope, display_name};
 use super::super::placeholder::{Vars, substitute};
+use super::super::tree_reader::open_value;
 use super::super::yaml::{self, YamlNode, YamlValue};
 use super::delivered_files::may_contain;
 use super::{DeliverySources, SourceContext, VisitedText, display_directory};
@@ -37,7 +38,7 @@ impl ContentMarks {
     fn from_bytes(bytes: &[u8]) -> Self {
         let Ok(text) = yaml::decode(bytes) else { return Self::default() };
         Self {
-            delivers: ["argoproj.io/", ".fluxcd.io/", "kind: FluxInstance"]
+            delivers: ["argoproj.io/", ".fluxcd.io/", "fluxcd.controlplane.io/"]
                 .iter()
                 .any(|mark| text.contains(mark)),
             config: text.contains("ConfigMap"),
@@ -121,7 +122,10 @@ impl SourceContext<'_> {
         let mut found: Vec<DeliveryObject> = Vec::new();
         self.visit_objects(sources, marked, &mut |manifest, root, location| {
             let DocumentClass::Delivers(delivery_kind, _) = classify(root) else { return };
-            let manifest_sets = delivery_context.manifest_sets_of(delivery_kind, root, location);
+            let manifest_sets = match open_value(root, manifest.vars) {
+                Some(reason) => vec![Err(reason)],
+                None => delivery_context.manifest_sets_of(delivery_kind, root, location),
+            };
             found.push(DeliveryObject {
                 origin: manifest.origin(root),
                 object: delivery_name(delivery_kind, root, manifest),
@@ -379,6 +383,7 @@ fn delivery_name(
         DeliveryKind::ApplicationSet => "ApplicationSet",
         DeliveryKind::Kustomization => "Kustomization",
         DeliveryKind::HelmRelease => "HelmRelease",
+        DeliveryKind::FluxInstance => "FluxInstance",
     };
     display_name(kind, root, ObjectScope::Namespaced, manifest.namespaces, manifest.vars)
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::decode::{
     DEFAULT_NAMESPACES, Field, FieldMap, ObjectContext, ProblemCollector, shorten,
 };
+use super::super::delivery::NO_POLICY;
 use super::super::placeholder::Vars;
 use super::super::pod_spec::spread_constraint;
 use super::super::resource_list::non_negative_quantity;
@@ -47,6 +48,7 @@ pub fn read_fleet(tree: &Tree) -> (Fleet, Vec<Problem>) {
             rendered_origin: None,
             delivered_by: None,
             namespaces: DEFAULT_NAMESPACES,
+            policy: &NO_POLICY,
             verbatim: false,
             failed_fields: RefCell::default(),
         };

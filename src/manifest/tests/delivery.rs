@@ -168,7 +168,7 @@ fn chart_objects_have_template_origins_and_hooks_have_a_phase() {
         "---\n# Source: other/templates/a.yaml\n{}---\n# Source: other/charts/db/templates/b.yaml\n{}\
          ---\n# Source: other/templates/a.yaml\n{}\
          ---\n# Source: other/templates/c.yaml\napiVersion: v1\nkind: ConfigMap\n\
-         metadata: {{name: c, annotations: {{helm.sh/hook: pre-install}}}}\n",
+         metadata: {{name: c, annotations: {{helm.sh/hook: test}}}}\n",
         pod("a", ""),
         pod("b", ", namespace: db"),
         pod("hook", ", annotations: {helm.sh/hook: pre-install}")
@@ -184,7 +184,7 @@ fn chart_objects_have_template_origins_and_hooks_have_a_phase() {
     );
     let hooks: Vec<&Hook> = desired.hooks.values().collect();
     assert_eq!((hooks.len(), hooks[0].phase), (1, HookPhase::Before));
-    assert!(reasons(&desired).iter().any(|reason| reason.ends_with("hook of a Helm chart")));
+    assert!(reasons(&desired).iter().any(|reason| reason.ends_with("hook that does not stay")));
 }
 
 #[test]
@@ -516,6 +516,7 @@ mod application_sets;
 mod artifacts;
 mod external_sources;
 mod helm_values;
+mod left_alone;
 mod other_clusters;
 
 #[test]

@@ -28,7 +28,6 @@ fn documents_that_are_no_input_are_skipped_with_a_reason() {
         ),
         ("apiVersion: release-notes/v2\nkind: feature", &["a.yaml:1: apiVersion release-notes/v2"]),
         ("apiVersion: v1\nkind: Secret\nsops: {mac: x}", &["a.yaml:1: encrypted with SOPS"]),
-        ("apiVersion: v1\nkind: {{ .Values.kind }}", &["a.yaml:2: templated"]),
         ("{{- if .Values.x }}\na: 1\n{{- end }}", &["a.yaml:1: templated"]),
         ("apiVersion: v1\nkind: '{{ kind }}'", &["a.yaml:1: templated"]),
         (
@@ -121,12 +120,23 @@ fn objects_with_unknown_pods_are_unresolved() {
 }
 
 #[test]
-fn a_template_of_a_workload_is_unresolved() {
-    let text =
-        "{{- if true }}\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n{{- end }}";
-    let desired = clean(text);
-    assert_eq!(reasons(&desired), ["a.yaml:1: templated"]);
-    assert!(unresolved(&desired)[0].starts_with("a.yaml:1: template a.yaml: it is a template"));
+fn a_template_of_an_object_is_unresolved() {
+    for (text, line) in [
+        (
+            "{{- if true }}\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n{{- end }}",
+            1,
+        ),
+        ("kind: ApplicationSet\nspec:\n  name: '{{env}}'\n   source: {}\n", 4),
+        ("kind: Application\nmetadata:\n  name: {{ app }}\n", 3),
+        ("- kind: HelmRelease\n  spec: {{ x }}\n", 2),
+        ("apiVersion: v1\nkind: {{ .Values.kind }}", 2),
+    ] {
+        let desired = clean(text);
+        assert_eq!(reasons(&desired), [format!("a.yaml:{line}: templated")]);
+        let expected = format!("a.yaml:{line}: template a.yaml: it cannot be parsed (");
+        assert!(unresolved(&desired)[0].starts_with(&expected), "{:?}", unresolved(&desired));
+    }
+    assert_eq!(unresolved(&clean("{{- if .x }}\na: 1\n{{- end }}")), [""; 0], "it has no kind");
 }
 
 #[test]

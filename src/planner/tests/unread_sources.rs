@@ -1,7 +1,7 @@
 //! Tests of plans with sources that were not read: what stays, and what may be removed.
 
 use super::changes;
-use crate::model::desired::{Scale, Unresolved, UnresolvedPolicy};
+use crate::model::desired::{Desired, Scale, Unresolved, UnresolvedPolicy};
 use crate::model::ids::{NodeName, Origin};
 use crate::model::requirement::label;
 use crate::plan::wire::Plan;
@@ -70,6 +70,25 @@ fn workload_that_an_unread_source_may_deliver_keeps_its_pods() {
     scenario.observed.mark_delivered([shop]);
     assert_eq!(changes(&planned(&mut scenario, UnresolvedPolicy::Running)), (0, 1));
     assert_eq!(changes(&planned(&mut scenario, UnresolvedPolicy::Ignore)), (0, 2));
+}
+
+#[test]
+fn workload_that_no_tool_removes_keeps_its_pods() {
+    let shop = || deployment("web", "shop");
+    let planned_with = |retain: fn(&mut Desired)| {
+        let (mut scenario, _) = two_nodes();
+        scenario.desired.unresolved.clear();
+        scenario.observed.mark_delivered([shop()]);
+        retain(&mut scenario.desired);
+        changes(&planned(&mut scenario, UnresolvedPolicy::Running))
+    };
+    assert_eq!(planned_with(|_| {}), (0, 2), "it is removed");
+    assert_eq!(
+        planned_with(|desired| desired.retained.extend([deployment("web", "shop")])),
+        (0, 1)
+    );
+    let in_namespace = |desired: &mut Desired| desired.retaining_namespaces.extend(["web".into()]);
+    assert_eq!(planned_with(in_namespace), (0, 1));
 }
 
 #[test]

@@ -182,6 +182,8 @@ fn delivery(desired: &Desired, catalog: &Catalog) -> Delivery {
         )
     });
     Delivery {
+        retained: desired.retained.clone(),
+        retaining_namespaces: desired.retaining_namespaces.clone(),
         workloads: workloads.collect(),
         budgets: desired.disruption_budgets.clone(),
         namespaces: desired.namespaces.clone(),
