@@ -8,6 +8,7 @@ use super::classify::{DocumentClass, ObjectKind, classify, list_item};
 use super::cluster_alternatives::{self, open_alternatives};
 use super::collector::Collector;
 use super::decode::{Field, FieldMap, ObjectContext, ProblemCollector};
+use super::delivery::DeliveryObject;
 use super::manifest_sources::{DeliverySources, SourceContext, VisitedText};
 use super::manifest_text::{FileFormat, ManifestText, parse_documents, sorted_by_path};
 use super::object_meta::{ObjectMeta, ObjectScope, display_name, object_meta};
@@ -60,6 +61,7 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     });
     let alternatives = open_alternatives(&context, &sources);
     sources.report_unresolved(&context, &alternatives, &mut reader.into);
+    sources.report_empty_sets(&report);
     if fleet.pools == PoolSource::Cluster {
         cluster_pools::read(renderings.pools.as_deref(), fleet, &report, &mut reader.into);
     }
@@ -162,6 +164,13 @@ pub(super) fn without_world_file<'a>(tree: Cow<'a, Tree>, fleet: &Fleet) -> Cow<
     let mut tree = tree.into_owned();
     tree.files.retain(|file| !is_world(file));
     Cow::Owned(tree)
+}
+
+/// Returns whether kustomize leaves out the object.
+fn is_local_config(root: &YamlNode<'_>) -> bool {
+    let annotations = root.get("metadata").and_then(|metadata| metadata.get("annotations"));
+    let mark = annotations.and_then(|all| all.get("config.kubernetes.io/local-config"));
+    mark.and_then(YamlNode::text).is_some_and(|mark| mark != "false")
 }
 
 struct TreeReader<'a> {
@@ -297,6 +306,11 @@ impl TreeReader<'_> {
         let object = |place| display_name(kind, root, place, manifest.namespaces, manifest.vars);
         if manifest.origins.is_some_and(|origins| origins.is_hook(root)) {
             return self.into.skip(origin, "hook of a Helm chart");
+        }
+        if manifest.delivered_by.is_some_and(DeliveryObject::is_flux_kustomization)
+            && is_local_config(root)
+        {
+            return self.into.skip(origin, "local-config of kustomize");
         }
         match class {
             DocumentClass::Skipped(reason) | DocumentClass::OtherKind(reason) => {

@@ -252,6 +252,7 @@ fn an_application_of_this_repository_is_followed() {
                 Values::Text("{\"replicas\":3}".to_owned()),
             ],
             set: vec![SetValue { name: "a".to_owned(), value: "1".to_owned(), is_text: true }],
+            skips_schema: false,
         }
     );
 }
@@ -513,9 +514,11 @@ fn candidate_paths_are_found_at_any_depth() {
 }
 
 mod application_sets;
+mod argo_sources;
 mod artifacts;
 mod external_sources;
 mod helm_values;
+mod left_out;
 mod other_clusters;
 
 #[test]
