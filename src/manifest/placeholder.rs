@@ -186,7 +186,7 @@ impl Substitutor<'_> {
 /// Applies the function `body` of a placeholder to its value, as envsubst of Flux does; `None` if
 /// it is none of those that are supported.
 fn apply(value: &str, body: &str) -> Option<String> {
-    if body.contains(['$', '{', '\\']) {
+    if body.contains(['$', '{', '\\']) || body.starts_with(":?") || body.starts_with(":+") {
         return None;
     }
     if let Some(rest) = body.strip_prefix(':') {
@@ -269,7 +269,8 @@ mod tests {
             ("${W:4}", "App", None),
             ("${W:9}", "", None),
             ("${W:-3}", "Web_App", None),
-            ("${W:4:-2}", "${W:4:-2}", Some("W")),
+            ("${W:4:-2}", "${W:4:-2}", Some("${W:4:-2}")),
+            ("${W:?x}", "${W:?x}", Some("${W:?x}")),
             ("${W:x}", "Web_App", None),
             ("${W//p/q}", "Web_Aqq", None),
             ("${W/p/q}", "Web_Aqp", None),

@@ -17,8 +17,8 @@ use crate::model::desired::{
 use crate::model::printable_url::printable_url;
 
 /// An `Application`, as its sources see it.
-pub(super) struct ArgoApplication<'a> {
-    pub(super) name: &'a str,
+struct ArgoApplication<'a> {
+    name: &'a str,
     project: &'a str,
     /// The namespace of its destination.
     namespace: Option<&'a str>,
@@ -206,9 +206,11 @@ impl DeliveryContext<'_> {
             return Err("a config management plugin makes its manifests".to_owned());
         }
         let states = |key: &str| node_at(source, &[key]).is_some();
+        if states("helm") && states("kustomize") {
+            return Err("it states `helm` and `kustomize`, which Argo CD refuses".to_owned());
+        }
         // Of a directory with both, Argo CD takes the kustomization.
-        let is_kustomize = states("kustomize") || !states("helm") && self.has_kustomization(&path);
-        if is_kustomize && !states("helm") {
+        if states("kustomize") || !states("helm") && self.has_kustomization(&path) {
             let environment = build_environment(source, application);
             let recipe = Recipe::Kustomize(argo_layer(source, &path, &environment)?);
             return Ok(ManifestContent::Rendered(RenderRequest { path, recipe }));
@@ -462,7 +464,8 @@ fn pod_labels(
         return Ok(None);
     }
     let pair = |entry: &yaml::YamlEntry<'_>| {
-        Ok((entry.key.to_string(), environment.substitute(&scalar_text(&entry.value))?))
+        let value = environment.substitute(&scalar_text(&entry.value));
+        value.map(|value| (entry.key.to_string(), value))
     };
     let pairs = entries.iter().map(pair).collect::<Result<_, String>>()?;
     Ok(Some(CommonLabels { pairs, in_selectors }))

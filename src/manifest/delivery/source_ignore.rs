@@ -24,7 +24,7 @@ struct IgnoreRule {
     /// The pattern matches the path below `directory`, not a name at any depth.
     is_anchored: bool,
     directories_only: bool,
-    /// The rule takes files in again.
+    /// The rule includes files that an earlier one leaves out.
     takes_in: bool,
 }
 
