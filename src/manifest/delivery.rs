@@ -135,7 +135,7 @@ impl FileSelection {
         self.reaches(path) && self.selects(path)
     }
 
-    /// Returns whether the tool finds the file at `path` and delivers it not.
+    /// Returns whether the tool finds the file at `path` but does not deliver it.
     pub(super) fn leaves_out(&self, path: &str) -> bool {
         self.reaches(path) && !self.selects(path)
     }

@@ -104,7 +104,7 @@ impl<'a> DeliveredFiles<'a> {
             .extend(reached.filter(|path| layout.kustomization_in(path).is_some()));
     }
 
-    /// Returns whether a delivery object has the file in its directory and delivers it not. A file
+    /// Returns whether a delivery object has the file in its directory but does not deliver it. A file
     /// with a delivery object stays readable: it is often applied by hand.
     pub(super) fn leaves_out(&self, file: &TreeFile) -> bool {
         let Ok(bytes) = &file.content else { return false };
