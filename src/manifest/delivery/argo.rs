@@ -317,16 +317,16 @@ impl DeliveryContext<'_> {
         environment: &BuildEnvironment<'_>,
     ) -> Result<String, String> {
         if let Some(rest) = file.strip_prefix('$') {
-            let (name, file) = rest.split_once('/').unwrap_or((rest, ""));
+            let (name, inner) = rest.split_once('/').unwrap_or((rest, ""));
             let referenced = all.iter().find(|source| text_at(source, &["ref"]) == Some(name));
             if let Some(referenced) = referenced {
-                if file.is_empty() {
+                if inner.is_empty() {
                     return Err("a values file names no file".to_owned());
                 }
                 let url = text_at(referenced, &["repoURL"]).unwrap_or_default();
                 let revision = text_at(referenced, &["targetRevision"]).unwrap_or_default();
-                let file = environment.substitute(file)?;
-                return self.file_in(&self.git_root(url, revision)?, &file);
+                let inner = environment.substitute(inner)?;
+                return self.file_in(&self.git_root(url, revision)?, &inner);
             }
             if !BuildEnvironment::starts_with_variable(file) {
                 return Err(format!("values file ${rest} names no source"));

@@ -144,7 +144,7 @@ fn chart_that_another_chart_uses_needs_no_source() {
         ("charts/sub/Chart.yaml", "name: sub"),
         ("charts/other/Chart.yaml", "name: other"),
     ]);
-    let found = unresolved(&scenario.rendered("apps", "", &[]).read());
+    let found = unresolved(&scenario.rendered("apps", "", &["apps/Chart.yaml"]).read());
     assert!(found.len() == 1 && found[0].contains("Helm chart charts/other"), "{found:?}");
 }
 
