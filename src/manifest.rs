@@ -84,7 +84,7 @@ pub use cluster_alternatives::{Alternatives, AlternativesKind, cluster_alternati
 pub use cluster_directories::cluster_directories;
 pub use declared_objects::{DeclaredObject, declared_objects};
 pub use delivery::IN_CLUSTER;
-pub(crate) use delivery::release_name;
+pub(crate) use delivery::{SOURCE_IGNORE, release_name};
 pub use live_objects::read_live_objects;
 pub use manifest_sources::{candidate_paths, render_requests, source_requests};
 pub use manifest_text::use_settings_of;

@@ -343,11 +343,12 @@ fn is_unsafe_name(name: &[u8]) -> bool {
         || name.iter().any(|byte| matches!(byte, b'/' | 0))
 }
 
-/// Returns whether a file name may hold manifests, by the rules of `kubectl apply -R`.
+/// Returns whether a file name may hold manifests, by the rules of `kubectl apply -R`, or says which
+/// of them Flux leaves out.
 pub(crate) fn is_manifest_name(path: &[u8]) -> bool {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     let ends = [&b".yaml"[..], b".yml", b".json"].iter().any(|suffix| path.ends_with(suffix));
-    ends || name == b"Kustomization"
+    ends || name == b"Kustomization" || name == crate::manifest::SOURCE_IGNORE.as_bytes()
 }
 
 /// Returns the reason, in a platform-independent form for common errors.

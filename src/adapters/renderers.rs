@@ -287,6 +287,9 @@ fn helm_arguments(order: &RenderRequest, release: &Release, staged: &StagedFiles
         format!("--namespace={}", release.namespace).into(),
         "--skip-tests".into(),
     ];
+    if release.skips_schema {
+        arguments.push("--skip-schema-validation".into());
+    }
     arguments.extend(staged.values.iter().map(|name| format!("--values={name}").into()));
     for set in &release.set {
         let flag = if set.is_text { "--set-string" } else { "--set" };

@@ -10,8 +10,8 @@ use super::live_pods::LivePods;
 use super::{Counts, Decider, DemandQuery, hpa, jobs, keda};
 use crate::model::code::Code;
 use crate::model::desired::{
-    Behavior, Desired, EventDriven, Horizontal, LiveReplicas, PauseMode, Problem, Scale, Scaler, ScalerRule, Severity,
-    Unresolved, Workload,
+    Behavior, Desired, EventDriven, Horizontal, LiveReplicas, PauseMode, Problem, Scale, Scaler,
+    ScalerRule, Severity, Unresolved, Workload,
 };
 use crate::model::ids::WorkloadId;
 use crate::model::observed::{LiveEvents, LiveHorizontal, Observed};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::autoscaling::{ProportionalParameters, ProportionalScaler, UnresolvedBuffer};
 use super::decode::{FieldMap, ObjectContext};
+use super::delivery::DeliveryObject;
 use crate::model::code::Code;
 use crate::model::desired::{
     Desired, DisruptionBudget, LimitRangeItem, ResourceQuota, Scaler, Severity, Skipped,
@@ -91,7 +92,20 @@ impl Collector {
             }
             return;
         };
-        if !select(self).get(&key).is_some_and(|existing| same(existing, &value)) {
+        let known = select(self);
+        if !known.get(&key).is_some_and(|existing| same(existing, &value)) {
+            let by_name = scope.delivered_by.map(|by| format!(", by {by}"));
+            if scope.delivered_by.is_some_and(DeliveryObject::takes_last_definition)
+                && by_name.as_ref() == Some(&first_by)
+            {
+                known.insert(key, value);
+                let message = format!("replaces the definition at {first}, as Argo CD does");
+                let problem = scope.problem(Severity::Warning, origin.line, message);
+                let problem = problem.hint("remove one of the two definitions");
+                scope.report.add(problem.code(Code::DuplicateObject).other(first));
+                self.definitions.entry(kind).or_default().insert(name, (origin, first_by));
+                return;
+            }
             let hint = "two clusters? list the directories of this cluster under `spec.sources`; \
                         otherwise remove one of the two";
             let by = scope.delivered_by.map(|by| format!("as delivered by {by}, "));

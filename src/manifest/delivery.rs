@@ -7,6 +7,7 @@
 
 mod argo;
 mod artifact_generator;
+mod build_environment;
 mod cluster_generator;
 mod expression;
 mod external;
@@ -14,6 +15,7 @@ mod flux;
 mod generators;
 mod glob;
 mod label_selector;
+mod source_ignore;
 mod sync_policy;
 
 use std::cell::{Cell, RefCell};
@@ -38,7 +40,9 @@ pub(super) use artifact_generator::{ReadArtifact, read_artifacts};
 pub(super) use cluster_generator::{ClusterSecret, read_cluster_secret};
 pub(super) use external::{ChartRepository, HelmChart};
 pub(super) use flux::{declares_bootstrap_repository, read_helm_chart};
-pub(super) use glob::matches;
+use glob::{GlobDialect, PathPattern};
+pub(crate) use source_ignore::SOURCE_IGNORE;
+pub(super) use source_ignore::SourceIgnore;
 pub(super) use sync_policy::{NO_POLICY, SyncPolicy, is_left_alone_by_flux};
 
 /// A source or object that delivers manifests.
@@ -52,6 +56,21 @@ pub(super) struct DeliveryObject {
     pub(super) manifest_sets: Vec<Result<ManifestSet, String>>,
     /// The object that delivers it; `None` if it is in the tree itself.
     pub(super) delivered_by: Option<String>,
+    /// True for an `ApplicationSet` that makes no application.
+    pub(super) makes_nothing: bool,
+}
+
+impl DeliveryObject {
+    /// Returns whether kustomize builds what it delivers, also from a directory without a
+    /// kustomization.
+    pub(super) fn is_flux_kustomization(&self) -> bool {
+        self.object.starts_with("Kustomization ")
+    }
+
+    /// Returns whether its last definition of an object is the one that counts.
+    pub(super) fn takes_last_definition(&self) -> bool {
+        self.object.starts_with("Application ")
+    }
 }
 
 /// With its file, because clusters of one repository often have objects of the same name.
@@ -104,28 +123,38 @@ pub(super) struct FileSelection {
     pub(super) path: String,
     /// Includes subdirectories.
     pub(super) recurse: bool,
-    /// Pattern of the included names; empty means every manifest.
-    pub(super) include: String,
+    /// Pattern of the included names; `None` means every manifest.
+    include: Option<PathPattern>,
     /// Pattern of the excluded names.
-    pub(super) exclude: String,
+    exclude: Option<PathPattern>,
+    /// Files that mark themselves as not to be delivered, or that the source lacks.
+    missing_files: BTreeSet<String>,
     /// Subdirectories that are delivered in another way.
-    pub(super) excluded_directories: BTreeSet<String>,
+    excluded_directories: BTreeSet<String>,
 }
 
 impl FileSelection {
     /// Returns whether the selection contains the file at `path`.
     pub(super) fn contains(&self, path: &str) -> bool {
-        let above = parent_directory(path);
-        if !is_within(path, &self.path) || (!self.recurse && above != self.path) {
-            return false;
-        }
-        if self.excluded_directories.iter().any(|but| is_within(path, but)) {
-            return false;
-        }
+        self.reaches(path) && self.selects(path)
+    }
+
+    /// Returns whether the tool finds the file at `path` but does not deliver it.
+    pub(super) fn leaves_out(&self, path: &str) -> bool {
+        self.reaches(path) && !self.selects(path)
+    }
+
+    fn reaches(&self, path: &str) -> bool {
+        is_within(path, &self.path)
+            && (self.recurse || parent_directory(path) == self.path)
+            && !self.excluded_directories.iter().any(|but| is_within(path, but))
+    }
+
+    fn selects(&self, path: &str) -> bool {
         let rest = path.strip_prefix(&self.path).unwrap_or(path).trim_start_matches('/');
-        let fits = |pattern: &str| matches(pattern, rest);
-        (self.include.is_empty() || fits(&self.include))
-            && (self.exclude.is_empty() || !fits(&self.exclude))
+        self.include.as_ref().is_none_or(|pattern| pattern.matches(rest))
+            && !self.exclude.as_ref().is_some_and(|pattern| pattern.matches(rest))
+            && !self.missing_files.contains(path)
     }
 }
 
@@ -221,6 +250,14 @@ pub(super) struct DeliveryContext<'a> {
     pub(super) requested: RefCell<SourceRequests>,
     /// Destinations of Argo CD that the settings do not list.
     pub(super) destinations: RefCell<Destinations>,
+    /// Directories that generators exclude.
+    pub(super) excluded_directories: RefCell<BTreeSet<String>>,
+    /// Files that mark themselves as not to be delivered by Argo CD.
+    pub(super) skipped_files: BTreeSet<&'a str>,
+    /// Files that Flux leaves out of its sources, or the reason why they are unknown.
+    pub(super) source_ignore: Result<SourceIgnore, String>,
+    /// True if the last `ApplicationSet` makes no application.
+    pub(super) makes_nothing: Cell<bool>,
     /// Resources that generators have used.
     pub(super) usage: GeneratorUsage,
 }

@@ -106,6 +106,8 @@ pub(super) struct DeliverySources {
     requested: SourceRequests,
     /// Destinations of Argo CD that the settings do not list.
     destinations: Destinations,
+    /// Directories that generators exclude.
+    excluded_directories: BTreeSet<String>,
 }
 
 /// The inputs of the search for delivery objects and of the reading after it.
@@ -235,6 +237,9 @@ impl DeliverySources {
             match delivered.cluster_of(&file.path).filter(|_| file.content.is_ok()) {
                 None if file.content.is_ok() && delivered.other_overlay(&file.path).is_some() => {
                     take(VisitedText::Excluded(file, "overlay of another cluster"));
+                }
+                None if delivered.leaves_out(file) => {
+                    take(VisitedText::Excluded(file, "left out by its delivery object"));
                 }
                 None => take(VisitedText::Manifest(manifest)),
                 Some(TargetCluster::This) => {

@@ -140,11 +140,21 @@ struct Substitutor<'a> {
     vars: &'a Vars,
 }
 
-/// A placeholder: its name, the range of its default, and the position after it.
+/// A placeholder, and the position after it.
 struct Placeholder<'a> {
     name: &'a str,
-    default: Option<Range<usize>>,
+    operation: Operation<'a>,
     end: usize,
+}
+
+/// What a placeholder does with its value.
+enum Operation<'a> {
+    /// Takes it as it is.
+    Plain,
+    /// Takes the default in this range if it is empty.
+    Default(Range<usize>),
+    /// Changes it, as [`apply`] does.
+    Function(&'a str),
 }
 
 impl Substitutor<'_> {
@@ -163,7 +173,7 @@ impl Substitutor<'_> {
             }
             out.text.push_str(before);
             let parsed = self.parse(start).filter(|parsed| parsed.end <= range.end);
-            let Some(Placeholder { name, default, end }) = parsed else {
+            let Some(Placeholder { name, operation, end }) = parsed else {
                 let rest = slice(start, range.end);
                 out.unresolved.get_or_insert_with(|| rest.chars().take(20).collect());
                 out.text.push_str("${");
@@ -171,12 +181,23 @@ impl Substitutor<'_> {
                 continue;
             };
             at = end;
-            match (self.vars.get(name), default) {
-                (Some(value), _) => out.text.push_str(value),
-                (None, Some(_)) if self.vars.contains_key(UNREAD) => {
+            let value = self.vars.get(name);
+            let text = match (value, &operation) {
+                (Some(value), Operation::Plain) => Some(value.clone()),
+                (Some(value), Operation::Default(_)) => {
+                    Some(value.clone()).filter(|value| !value.is_empty())
+                }
+                (Some(value), Operation::Function(body)) => apply(value, body),
+                (None, _) => None,
+            };
+            match (text, operation) {
+                (Some(text), _) => out.text.push_str(&text),
+                (None, Operation::Default(_)) if self.vars.contains_key(UNREAD) => {
                     out.text.extend([OPEN_MARK, name, OPEN_MARK]);
                 }
-                (None, Some(default)) if depth > 0 => self.substitute(default, depth - 1, out),
+                (None, Operation::Default(default)) if depth > 0 => {
+                    self.substitute(default, depth - 1, out);
+                }
                 (None, _) => {
                     out.text.push_str(slice(start, end));
                     out.unresolved.get_or_insert_with(|| name.to_owned());
@@ -197,15 +218,84 @@ impl Substitutor<'_> {
         }
         let after_name = inner + length;
         if tail.starts_with('}') {
-            return Some(Placeholder { name, default: None, end: after_name + 1 });
-        }
-        if !tail.starts_with(":-") && !tail.starts_with(":=") {
-            return None;
+            return Some(Placeholder { name, operation: Operation::Plain, end: after_name + 1 });
         }
         let known = self.ends.binary_search_by_key(&(start + 1), |(from, _)| *from).ok()?;
         let (_, close) = *self.ends.get(known)?;
-        Some(Placeholder { name, default: Some(after_name + 2..close), end: close + 1 })
+        let default = [":-", ":=", "="].into_iter().find(|sign| tail.starts_with(sign));
+        let operation = if let Some(sign) = default {
+            Operation::Default(after_name + sign.len()..close)
+        } else {
+            let body = self.text.get(after_name..close)?;
+            // Reads the function only; its value is unknown here.
+            apply("", body)?;
+            Operation::Function(body)
+        };
+        Some(Placeholder { name, operation, end: close + 1 })
     }
+}
+
+/// Applies the function `body` of a placeholder to its value, as envsubst of Flux does; `None` if
+/// it is none of those that are supported.
+fn apply(value: &str, body: &str) -> Option<String> {
+    if body.contains(['$', '{', '\\']) || body.starts_with(":?") || body.starts_with(":+") {
+        return None;
+    }
+    if let Some(rest) = body.strip_prefix(':') {
+        let (start, length) = match rest.split_once(':') {
+            Some((start, length)) => (start, Some(length)),
+            None => (rest, None),
+        };
+        return substring(value, start, length);
+    }
+    let first = |change: fn(char) -> String| {
+        let mut letters = value.chars();
+        letters.next().map(change).unwrap_or_default() + letters.as_str()
+    };
+    match body {
+        ",," => return Some(value.to_lowercase()),
+        "^^" => return Some(value.to_uppercase()),
+        "," => return Some(first(|letter| letter.to_lowercase().collect())),
+        "^" => return Some(first(|letter| letter.to_uppercase().collect())),
+        _ => {}
+    }
+    replaced(value, body.strip_prefix('/')?)
+}
+
+/// Replaces parts of `value`: `PATTERN/TEXT` the first one, and after a sign all (`/`), that at the
+/// start (`#`) or that at the end (`%`).
+fn replaced(value: &str, body: &str) -> Option<String> {
+    let sign = body.chars().next().filter(|sign| "/#%".contains(*sign));
+    let (from, to) = body.get(usize::from(sign.is_some())..)?.split_once('/')?;
+    if from.is_empty() {
+        return None;
+    }
+    Some(match sign {
+        Some('/') => value.replace(from, to),
+        Some('%') => match value.strip_suffix(from) {
+            Some(rest) => format!("{rest}{to}"),
+            None => value.to_owned(),
+        },
+        Some('#') if !value.starts_with(from) => value.to_owned(),
+        Some(_) | None => value.replacen(from, to, 1),
+    })
+}
+
+/// Returns a part of `value`. A negative start counts from the end.
+fn substring(value: &str, start: &str, length: Option<&str>) -> Option<String> {
+    if start.is_empty() || length == Some("") {
+        return None;
+    }
+    let Ok(start) = start.parse::<i32>() else { return Some(value.to_owned()) };
+    let size = i32::try_from(value.len()).ok()?;
+    let from = if start < 0 { (size + start).max(0) } else { start.min(size) };
+    let to = match length.map(str::parse::<i32>) {
+        Some(Ok(length)) => from.saturating_add(length).min(size),
+        Some(Err(_)) => return Some(value.to_owned()),
+        None => size,
+    };
+    let range = usize::try_from(from).ok()?..usize::try_from(to).ok()?;
+    value.get(range).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -214,13 +304,37 @@ mod tests {
 
     #[test]
     fn placeholders_are_replaced_by_values_and_defaults() {
-        let vars: Vars = [("A", "1"), ("B_2", "x")].map(|(k, v)| (k.into(), v.into())).into();
+        let vars = [("A", "1"), ("B_2", "x"), ("E", ""), ("W", "Web_App")];
+        let vars: Vars = vars.map(|(k, v)| (k.into(), v.into())).into();
         for (text, expected, unresolved) in [
             ("plain $A $(A)", "plain $A $(A)", None),
             ("${A}", "1", None),
             ("a-${A}-${B_2}", "a-1-x", None),
             ("${A:-9}", "1", None),
             ("${C:-9}", "9", None),
+            ("${C=9}", "9", None),
+            ("${E:=7}", "7", None),
+            ("${E}", "", None),
+            ("${E:-${A}}", "1", None),
+            ("${W:0:0}", "", None),
+            ("${W:0:3}", "Web", None),
+            ("${W:4}", "App", None),
+            ("${W:9}", "", None),
+            ("${W:-3}", "Web_App", None),
+            ("${W:4:-2}", "${W:4:-2}", Some("${W:4:-2}")),
+            ("${W:?x}", "${W:?x}", Some("${W:?x}")),
+            ("${W:x}", "Web_App", None),
+            ("${W//p/q}", "Web_Aqq", None),
+            ("${W/p/q}", "Web_Aqp", None),
+            ("${W/_/}", "WebApp", None),
+            ("${W/#We/x}", "xb_App", None),
+            ("${W/#Ap/x}", "Web_App", None),
+            ("${W/%pp/x}", "Web_Ax", None),
+            ("${W,}", "web_App", None),
+            ("${W,,}", "web_app", None),
+            ("${W^^}", "WEB_APP", None),
+            ("${D//p/q}", "${D//p/q}", Some("D")),
+            ("${W%%x}", "${W%%x}", Some("${W%%x}")),
             ("${C:=9}", "9", None),
             ("${C:-}", "", None),
             ("${C:-${A}}", "1", None),

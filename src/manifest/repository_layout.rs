@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::chart_index::{ChartDependency, chart_dependencies};
 use super::remote_reference::chart_source;
 use super::settings::normal_path;
 use super::yaml::{self, YamlFault, YamlNode, YamlValue};
@@ -21,16 +22,18 @@ const HARMLESS_KEYS: &[&str] = &[
     "apiVersion",
     "buildMetadata",
     "commonAnnotations",
-    "commonLabels",
     "configMapGenerator",
     "generatorOptions",
     "images",
     "kind",
-    "labels",
     "metadata",
     "resources",
     "secretGenerator",
 ];
+
+/// Texts of a file whose objects may select pods by their labels in a way that affects capacity:
+/// affinity, spread and disruption budgets.
+const POD_SELECTORS: [&str; 2] = ["labelSelector", "PodDisruptionBudget"];
 
 /// The layout of a repository.
 #[derive(Debug, Default)]
@@ -41,6 +44,8 @@ pub(super) struct RepositoryLayout {
     charts: BTreeMap<String, Arc<str>>,
     /// Kustomizations, by path.
     pub(super) kustomizations: BTreeMap<Arc<str>, KustomizationFile>,
+    /// Directories of charts that other charts use from a directory.
+    dependencies: BTreeSet<String>,
     /// Directories that kustomizations use as bases.
     bases: BTreeSet<String>,
     /// Patch files, with the kustomization that applies them.
@@ -54,6 +59,8 @@ pub(super) struct KustomizationFile {
     pub(super) changes: Vec<String>,
     /// True for a component, which only other kustomizations can use.
     pub(super) is_component: bool,
+    /// Keys that add labels to pods, and the labels.
+    pod_labels: Vec<(String, BTreeSet<String>)>,
     /// Files and directories that it builds on.
     bases: Vec<String>,
     /// The values of `namespace`, `namePrefix` and `nameSuffix`.
@@ -86,6 +93,7 @@ impl RepositoryLayout {
         for file in &tree.files {
             if matches!(file_name(&file.path), "Chart.yaml" | "Chart.yml") {
                 let chart = parent_directory(&file.path);
+                layout.dependencies.extend(local_dependencies(file));
                 let slash = if chart.is_empty() { "" } else { "/" };
                 layout.templates.insert(format!("{chart}{slash}templates/"));
                 if !is_library(file) {
@@ -93,9 +101,36 @@ impl RepositoryLayout {
                 }
             } else if is_kustomization(&file.path) {
                 layout.read_kustomization(file);
+            } else if file_name(&file.path) == "requirements.yaml" {
+                layout.dependencies.extend(local_dependencies(file));
             }
         }
+        layout.add_label_changes(tree);
         layout
+    }
+
+    /// Adds the keys that label pods to the changes of their kustomizations, if a file may select
+    /// pods by one of these labels.
+    fn add_label_changes(&mut self, tree: &Tree) {
+        if self.kustomizations.values().all(|file| file.pod_labels.is_empty()) {
+            return;
+        }
+        let text = |file: &TreeFile| {
+            let text = yaml::decode(file.content.as_ref().ok()?).ok()?;
+            let selects = POD_SELECTORS.iter().any(|mark| text.contains(mark));
+            selects.then(|| text.into_owned())
+        };
+        let selecting = tree.files.iter().filter(|file| !is_kustomization(&file.path));
+        let selecting: Vec<String> = selecting.filter_map(text).collect();
+        for file in self.kustomizations.values_mut() {
+            for (key, labels) in std::mem::take(&mut file.pod_labels) {
+                let is_used =
+                    |label: &String| selecting.iter().any(|text| text.contains(label.as_str()));
+                if labels.iter().any(is_used) {
+                    file.changes.push(key);
+                }
+            }
+        }
     }
 
     fn read_kustomization(&mut self, file: &TreeFile) {
@@ -123,6 +158,10 @@ impl RepositoryLayout {
                     }
                 }
                 "kind" => read.is_component = is_component(&entry.value),
+                "commonLabels" | "labels" => {
+                    let labels = pod_labels(&entry.value);
+                    read.pod_labels.push((entry.key.to_string(), labels));
+                }
                 key if HARMLESS_KEYS.contains(&key) => {}
                 _ => read.changes.push(entry.key.to_string()),
             }
@@ -158,8 +197,18 @@ impl RepositoryLayout {
 
     /// Returns the kustomization in `directory`.
     pub(super) fn kustomization_in(&self, directory: &str) -> Option<&KustomizationFile> {
+        self.kustomization_entry(directory).map(|(_, file)| file)
+    }
+
+    /// Returns the path of the kustomization in `directory`.
+    pub(super) fn kustomization_path(&self, directory: &str) -> Option<&str> {
+        self.kustomization_entry(directory).map(|(path, _)| path)
+    }
+
+    fn kustomization_entry(&self, directory: &str) -> Option<(&str, &KustomizationFile)> {
         let mut paths = KUSTOMIZATION.iter().map(|name| join_path(directory, name));
-        paths.find_map(|path| self.kustomizations.get(path.as_str()))
+        let found = paths.find_map(|path| self.kustomizations.get_key_value(path.as_str()));
+        found.map(|(path, file)| (&**path, file))
     }
 
     /// Returns the kustomization in the nearest directory of the file at `path` that has one.
@@ -173,6 +222,11 @@ impl RepositoryLayout {
     /// Returns whether the directory `path` is a chart that renders objects.
     pub(super) fn is_chart(&self, path: &str) -> bool {
         self.charts.contains_key(path)
+    }
+
+    /// Returns whether another chart uses the one in the directory `path`.
+    pub(super) fn is_dependency(&self, path: &str) -> bool {
+        self.dependencies.contains(path)
     }
 
     /// Returns whether another kustomization builds on the directory of the one at `path`.
@@ -206,6 +260,34 @@ impl RepositoryLayout {
 
 fn is_component(kind: &YamlNode<'_>) -> bool {
     kind.text() == Some("Component")
+}
+
+/// Returns the labels that a value of `commonLabels` or `labels` adds to pods.
+fn pod_labels(value: &YamlNode<'_>) -> BTreeSet<String> {
+    let keys = |node: &YamlNode<'_>| match &node.value {
+        YamlValue::Map(entries) => entries.iter().map(|entry| entry.key.to_string()).collect(),
+        YamlValue::Plain(_) | YamlValue::Quoted(_) | YamlValue::Seq(_) | YamlValue::Tagged(..) => {
+            Vec::new()
+        }
+    };
+    let YamlValue::Seq(items) = &value.value else { return keys(value).into_iter().collect() };
+    let reaches_pods = |item: &&YamlNode<'_>| {
+        let states = |key| json_fields(item, key).any(|node| node.text() == Some("true"));
+        let names_fields = json_fields(item, "fields").next().is_some();
+        states("includeSelectors") || states("includeTemplates") || names_fields
+    };
+    let pairs = items.iter().filter(reaches_pods).flat_map(|item| json_fields(item, "pairs"));
+    pairs.flat_map(keys).collect()
+}
+
+/// Returns the directories of the charts that a chart uses by their path.
+fn local_dependencies(file: &TreeFile) -> Vec<String> {
+    let Ok(bytes) = &file.content else { return Vec::new() };
+    let chart = parent_directory(&file.path);
+    let path = |dependency: ChartDependency| {
+        normal_path(chart, dependency.repository.strip_prefix("file://")?)
+    };
+    chart_dependencies(bytes, None).into_iter().filter_map(path).collect()
 }
 
 /// Returns whether a chart only provides templates to other charts.

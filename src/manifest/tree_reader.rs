@@ -8,6 +8,7 @@ use super::classify::{DocumentClass, ObjectKind, classify, list_item};
 use super::cluster_alternatives::{self, open_alternatives};
 use super::collector::Collector;
 use super::decode::{Field, FieldMap, ObjectContext, ProblemCollector, shorten};
+use super::delivery::DeliveryObject;
 use super::hooks;
 use super::manifest_sources::{DeliverySources, SourceContext, VisitedText};
 use super::manifest_text::{FileFormat, ManifestText, parse_documents, sorted_by_path};
@@ -62,6 +63,7 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     });
     let alternatives = open_alternatives(&context, &sources);
     sources.report_unresolved(&context, &alternatives, &mut reader.into);
+    sources.report_empty_sets(&report);
     if fleet.pools == PoolSource::Cluster {
         cluster_pools::read(renderings.pools.as_deref(), fleet, &report, &mut reader.into);
     }
@@ -165,6 +167,13 @@ pub(super) fn without_world_file<'a>(tree: Cow<'a, Tree>, fleet: &Fleet) -> Cow<
     let mut tree = tree.into_owned();
     tree.files.retain(|file| !is_world(file));
     Cow::Owned(tree)
+}
+
+/// Returns whether kustomize leaves out the object.
+fn is_local_config(root: &YamlNode<'_>) -> bool {
+    let annotations = root.get("metadata").and_then(|metadata| metadata.get("annotations"));
+    let mark = annotations.and_then(|all| all.get("config.kubernetes.io/local-config"));
+    mark.and_then(YamlNode::text).is_some_and(|mark| mark != "false")
 }
 
 struct TreeReader<'a> {
@@ -303,6 +312,11 @@ impl TreeReader<'_> {
         let object = |place| display_name(kind, root, place, manifest.namespaces, manifest.vars);
         if hooks::does_not_stay(manifest, root) {
             return self.into.skip(origin, "hook that does not stay");
+        }
+        if manifest.delivered_by.is_some_and(DeliveryObject::is_flux_kustomization)
+            && is_local_config(root)
+        {
+            return self.into.skip(origin, "local-config of kustomize");
         }
         match class {
             DocumentClass::Skipped(reason) | DocumentClass::OtherKind(reason) => {

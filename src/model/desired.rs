@@ -42,8 +42,8 @@ pub use region_prices::{
     PRICE_CURRENCY, PRICE_FILE, PRICE_FILE_FORMAT, RegionPrices, check_price, is_price_list_version,
 };
 pub use render_request::{
-    Layer, Recipe, Release, RenderRequest, RenderResults, Rendered, RepositoryLocation, SetValue,
-    Values,
+    CommonLabels, Layer, Recipe, Release, RenderRequest, RenderResults, Rendered,
+    RepositoryLocation, SetValue, Values,
 };
 pub use schedule::Schedule;
 pub use settings::{

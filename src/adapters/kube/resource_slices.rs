@@ -131,7 +131,7 @@ mod tests {
     use crate::testing::world::node;
 
     fn slice(node: &str, generation: i64, count: usize, types: &[Option<&str>]) -> Json {
-        let device = |kind: &Option<&str>| {
+        let device = |kind: Option<&str>| {
             let attributes =
                 kind.map_or_else(|| json!({}), |kind| json!({ "type": { "string": kind } }));
             json!({ "name": "d", "attributes": attributes })
@@ -141,7 +141,7 @@ mod tests {
             "spec": {
                 "driver": "gpu.nvidia.com", "nodeName": node,
                 "pool": { "name": node, "generation": generation, "resourceSliceCount": count },
-                "devices": types.iter().map(device).collect::<Vec<_>>()
+                "devices": types.iter().copied().map(device).collect::<Vec<_>>()
             }
         })
     }

@@ -19,7 +19,7 @@ use crate::manifest::{
     parse_remote_reference, stays_inside_repository,
 };
 use crate::model::desired::{
-    ExternalSource, Layer, Recipe, Release, RenderRequest, Values, is_external,
+    CommonLabels, ExternalSource, Layer, Recipe, Release, RenderRequest, Values, is_external,
 };
 use crate::model::printable_url::printable_url;
 
@@ -426,8 +426,20 @@ fn directory_prefix(directory: &str) -> String {
 /// Returns the wrapper kustomization. It records the origin of each object and contains the
 /// overrides of the delivery tool.
 fn wrapper_kustomization(path: &str, layer: &Layer) -> String {
-    let Layer { namespace, name_prefix, name_suffix, components, patches, replicas, is_flux: _ } =
-        layer;
+    let Layer {
+        namespace,
+        name_prefix,
+        name_suffix,
+        components,
+        patches,
+        replicas,
+        labels,
+        is_flux: _,
+    } = layer;
+    let labels = labels.iter().map(|CommonLabels { pairs, in_selectors }| {
+        json!({ "pairs": pairs, "includeSelectors": in_selectors, "includeTemplates": true })
+    });
+    let labels: Vec<_> = labels.collect();
     let mut top = json!({
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -447,6 +459,7 @@ fn wrapper_kustomization(path: &str, layer: &Layer) -> String {
         ("components", json!(components), !components.is_empty()),
         ("patches", json!(patches), !patches.is_empty()),
         ("replicas", json!(replicas), !replicas.is_empty()),
+        ("labels", json!(labels), !labels.is_empty()),
     ] {
         if is_set {
             top[key] = value;

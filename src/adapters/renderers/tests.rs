@@ -274,12 +274,15 @@ fn helm_arguments_are_separate_words() {
         ],
         replaces_values: false,
         set: vec![SetValue { name: "c".to_owned(), value: "x\\,d=y".to_owned(), is_text: true }],
+        skips_schema: true,
     };
     assert_eq!(
         tools.render(&files, &chart(release)).as_deref(),
-        Ok("[template]\n[--namespace=web]\n[--skip-tests]\n[--values=values-0.yaml]\n\
+        Ok(
+            "[template]\n[--namespace=web]\n[--skip-tests]\n[--skip-schema-validation]\n[--values=values-0.yaml]\n\
             [--values=values-2.yaml]\n[--set-string=c=x\\,d=y]\n[--]\n[--post-renderer=/bin/sh]\n\
-            [../tree/charts/shop]\na: 1\n{\"b\":2}\n")
+            [../tree/charts/shop]\na: 1\n{\"b\":2}\n"
+        )
     );
     let missing = Release {
         values: vec![Values::File("charts/shop/none.yaml".to_owned())],

@@ -5,8 +5,8 @@ use jiff::SignedDuration;
 use crate::demand::{Demand, DemandMode};
 use crate::model::desired::{
     Behavior, BufferScaling, Concurrency, CronSchedule, CronTrigger, EventDriven, Fallback,
-    FallbackBehavior, Horizontal, LiveReplicas, PauseMode, Scale, ScaleTarget, Scaler, ScalerRule, ScalingRules,
-    Schedule, SelectPolicy, Unresolved, Workload,
+    FallbackBehavior, Horizontal, LiveReplicas, PauseMode, Scale, ScaleTarget, Scaler, ScalerRule,
+    ScalingRules, Schedule, SelectPolicy, Unresolved, Workload,
 };
 use crate::model::ids::{Origin, WorkloadId, WorkloadKind};
 use crate::model::observed::{LiveEvents, LiveScale, PodPhase};

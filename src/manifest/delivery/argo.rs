@@ -1,13 +1,30 @@
 //! `Application` and `ApplicationSet` of Argo CD.
 
+use std::collections::BTreeSet;
+
+use super::super::decode::shorten;
 use super::super::remote_reference::chart_source;
+use super::super::settings::is_within;
 use super::super::yaml::{self, YamlNode, YamlValue, to_json};
+use super::build_environment::BuildEnvironment;
 use super::{
-    DeliveryContext, FileSelection, ManifestContent, ManifestSet, SyncPolicy, TargetCluster,
-    flag_at, generators, items_at, node_at, normal_path, release_name, text_at,
+    DeliveryContext, FileSelection, GlobDialect, ManifestContent, ManifestSet, PathPattern,
+    SyncPolicy, TargetCluster, flag_at, generators, items_at, node_at, normal_path, scalar_text,
+    text_at,
 };
-use crate::model::desired::{Layer, Recipe, Release, RenderRequest, SetValue, Values};
+use crate::model::desired::{
+    CommonLabels, Layer, Recipe, Release, RenderRequest, SetValue, Values,
+};
 use crate::model::printable_url::printable_url;
+
+/// An `Application`, as its sources see it.
+struct ArgoApplication<'a> {
+    name: &'a str,
+    project: &'a str,
+    /// The namespace of its destination.
+    namespace: Option<&'a str>,
+    sources: &'a [&'a YamlNode<'a>],
+}
 
 /// Names that Argo CD uses for its own cluster.
 pub const IN_CLUSTER: [&str; 2] = ["https://kubernetes.default.svc", "in-cluster"];
@@ -62,8 +79,10 @@ impl DeliveryContext<'_> {
         let delivers = |source: &&&YamlNode<'_>| {
             text_at(source, &["ref"]).is_none() || text_at(source, &["path"]).is_some()
         };
+        let project = text_at(spec, &["project"]).unwrap_or_default();
+        let application = ArgoApplication { name, project, namespace, sources: &sources };
         let one = |source: &&YamlNode<'_>| {
-            let delivered = self.argo_source(source, name, namespace, &sources);
+            let delivered = self.argo_source(source, &application);
             delivered.map(|set| ManifestSet { policy: policy.clone(), ..set })
         };
         sources.iter().filter(delivers).map(one).collect()
@@ -107,6 +126,7 @@ impl DeliveryContext<'_> {
                 manifest_sets.extend(self.application(&document.root, home));
             }
         }
+        self.makes_nothing.set(count == 0);
         Ok(manifest_sets)
     }
 
@@ -128,7 +148,7 @@ impl DeliveryContext<'_> {
             format!(
                 "it is unknown whether its destination `{}` is this cluster; list it under \
                  `delivery.clusters` or `delivery.otherClusters` in fleetwright.yaml",
-                super::super::decode::shorten(&printable_url(destination))
+                shorten(&printable_url(destination))
             )
         })
     }
@@ -157,18 +177,14 @@ impl DeliveryContext<'_> {
         let ManifestContent::Files(FileSelection { path, .. }) = manifest_set.content else {
             return Some(manifest_set);
         };
-        Some(ManifestSet {
-            content: ManifestContent::Files(argo_files(source, path)),
-            ..manifest_set
-        })
+        let files = self.argo_files(source, path).ok()?;
+        Some(ManifestSet { content: ManifestContent::Files(files), ..manifest_set })
     }
 
     fn argo_source(
         &self,
         source: &YamlNode<'_>,
-        name: &str,
-        namespace: Option<&str>,
-        all: &[&YamlNode<'_>],
+        application: &ArgoApplication<'_>,
     ) -> Result<ManifestSet, String> {
         let url = text_at(source, &["repoURL"]).ok_or("its source has no repoURL")?;
         let revision = text_at(source, &["targetRevision"]).unwrap_or_default();
@@ -179,29 +195,17 @@ impl DeliveryContext<'_> {
             let path = text_at(source, &["path"]).ok_or("its source has no path")?;
             self.directory_in(&root, path)?
         };
-        if node_at(source, &["plugin"]).is_some() {
-            return Err("a config management plugin makes its manifests".to_owned());
-        }
-        let is_helm = node_at(source, &["helm"]).is_some() || self.has_chart(&path);
-        let content = if is_helm {
-            let mut release = self.argo_release(source, &path, all)?;
-            let stated = text_at(source, &["helm", "releaseName"]);
-            release.name = stated.map_or_else(|| release_name(name), str::to_owned);
-            let own = text_at(source, &["helm", "namespace"]).or(namespace);
-            own.unwrap_or("default").clone_into(&mut release.namespace);
-            ManifestContent::Rendered(RenderRequest { path, recipe: Recipe::Helm(release) })
-        } else if node_at(source, &["kustomize"]).is_some() || self.has_kustomization(&path) {
-            let overlay = argo_layer(source, &path)?;
-            ManifestContent::Rendered(RenderRequest { path, recipe: Recipe::Kustomize(overlay) })
-        } else {
-            if node_at(source, &["directory", "jsonnet"]).is_some() {
-                return Err("Jsonnet is not supported".to_owned());
+        let content = match self.overridden_source(source, &path, application.name)? {
+            None => self.argo_content(source, path, application)?,
+            Some(text) => {
+                let loaded = yaml::load(&text);
+                let document = loaded.documents.first().ok_or("its overrides make no source")?;
+                self.argo_content(&document.root, path, application)?
             }
-            ManifestContent::Files(argo_files(source, path))
         };
         Ok(ManifestSet {
             content,
-            namespace: namespace.map(str::to_owned),
+            namespace: application.namespace.map(str::to_owned),
             target_namespace: None,
             vars: self.fleet.delivery.vars.clone(),
             cluster: TargetCluster::This,
@@ -209,20 +213,50 @@ impl DeliveryContext<'_> {
         })
     }
 
+    /// Returns the content of a source at `path`, with its overrides.
+    fn argo_content(
+        &self,
+        source: &YamlNode<'_>,
+        path: String,
+        application: &ArgoApplication<'_>,
+    ) -> Result<ManifestContent, String> {
+        if node_at(source, &["plugin"]).is_some() {
+            return Err("a config management plugin makes its manifests".to_owned());
+        }
+        let states = |key: &str| node_at(source, &[key]).is_some();
+        if states("helm") && states("kustomize") {
+            return Err("it states `helm` and `kustomize`, which Argo CD refuses".to_owned());
+        }
+        // Of a directory with both, Argo CD takes the kustomization.
+        if states("kustomize") || !states("helm") && self.has_kustomization(&path) {
+            let environment = build_environment(source, application);
+            let recipe = Recipe::Kustomize(argo_layer(source, &path, &environment)?);
+            return Ok(ManifestContent::Rendered(RenderRequest { path, recipe }));
+        }
+        if states("helm") || self.has_chart(&path) {
+            let mut release = self.argo_release(source, &path, application)?;
+            let name = text_at(source, &["helm", "releaseName"]).unwrap_or(application.name);
+            name.clone_into(&mut release.name);
+            let own = text_at(source, &["helm", "namespace"]).or(application.namespace);
+            own.unwrap_or("default").clone_into(&mut release.namespace);
+            let recipe = Recipe::Helm(release);
+            return Ok(ManifestContent::Rendered(RenderRequest { path, recipe }));
+        }
+        if node_at(source, &["directory", "jsonnet"]).is_some() {
+            return Err("Jsonnet is not supported".to_owned());
+        }
+        Ok(ManifestContent::Files(self.argo_files(source, path)?))
+    }
+
     fn argo_release(
         &self,
         source: &YamlNode<'_>,
         path: &str,
-        all: &[&YamlNode<'_>],
+        application: &ArgoApplication<'_>,
     ) -> Result<Release, String> {
         let Some(helm) = node_at(source, &["helm"]) else { return Ok(Release::default()) };
-        let optional = flag_at(helm, &["ignoreMissingValueFiles"]);
-        let mut values = Vec::new();
-        for file in items_at(helm, &["valueFiles"]) {
-            let file = file.text().ok_or("a values file is not a string")?;
-            let path = self.values_file(file, path, all)?;
-            values.push(if optional { Values::OptionalFile(path) } else { Values::File(path) });
-        }
+        let environment = build_environment(source, application);
+        let mut values = self.values_files(helm, path, application.sources, &environment)?;
         match (node_at(helm, &["valuesObject"]), text_at(helm, &["values"])) {
             (Some(object), _) => values.push(Values::Text(to_json(object).to_string())),
             (None, Some(text)) => values.push(Values::Text(text.to_owned())),
@@ -236,37 +270,134 @@ impl DeliveryContext<'_> {
             }
         }
         let parameter = |item: &YamlNode<'_>| {
-            Some(SetValue {
-                name: text_at(item, &["name"])?.to_owned(),
-                value: escape_commas(text_at(item, &["value"]).unwrap_or_default()),
-                is_text: flag_at(item, &["forceString"]),
-            })
+            let name = text_at(item, &["name"])?.to_owned();
+            let value = environment.substitute(text_at(item, &["value"]).unwrap_or_default());
+            let is_text = flag_at(item, &["forceString"]);
+            Some(value.map(|value| SetValue { name, value: escape_commas(&value), is_text }))
         };
-        let set = items_at(helm, &["parameters"]).iter().filter_map(parameter).collect();
-        Ok(Release { values, set, ..Release::default() })
+        let set = items_at(helm, &["parameters"]).iter().filter_map(parameter);
+        let set = set.collect::<Result<_, _>>()?;
+        let skips_schema = flag_at(helm, &["skipSchemaValidation"]);
+        Ok(Release { values, set, skips_schema, ..Release::default() })
+    }
+
+    /// Returns the values files of a source. A pattern stands for the files that match and that are
+    /// not listed by themselves.
+    fn values_files(
+        &self,
+        helm: &YamlNode<'_>,
+        path: &str,
+        all: &[&YamlNode<'_>],
+        environment: &BuildEnvironment<'_>,
+    ) -> Result<Vec<Values>, String> {
+        let optional = flag_at(helm, &["ignoreMissingValueFiles"]);
+        let mut stated = Vec::new();
+        for file in items_at(helm, &["valueFiles"]) {
+            let file = file.text().ok_or("a values file is not a string")?;
+            stated.push(self.values_file(file, path, all, environment)?);
+        }
+        let (mut values, mut seen) = (Vec::new(), BTreeSet::new());
+        for file in &stated {
+            if !is_pattern(file) {
+                if seen.insert(file.clone()) {
+                    let file = file.clone();
+                    values.push(if optional {
+                        Values::OptionalFile(file)
+                    } else {
+                        Values::File(file)
+                    });
+                }
+                continue;
+            }
+            let pattern = PathPattern::new(file, GlobDialect::Doublestar)?;
+            self.usage.add_scan()?;
+            let paths = self.tree.files.iter().map(|file| &*file.path);
+            let matching: Vec<&str> = paths.filter(|path| pattern.matches(path)).collect();
+            if matching.is_empty() && !optional {
+                return Err(format!("no values file matches its pattern `{}`", shorten(file)));
+            }
+            for path in matching {
+                if !stated.iter().any(|stated| stated == path) && seen.insert(path.to_owned()) {
+                    values.push(Values::File(path.to_owned()));
+                }
+            }
+        }
+        Ok(values)
     }
 
     /// Returns the path of a values file in the tree. `$NAME/` refers to the root of another
     /// source.
-    fn values_file(&self, file: &str, path: &str, all: &[&YamlNode<'_>]) -> Result<String, String> {
+    fn values_file(
+        &self,
+        file: &str,
+        path: &str,
+        all: &[&YamlNode<'_>],
+        environment: &BuildEnvironment<'_>,
+    ) -> Result<String, String> {
+        if let Some(rest) = file.strip_prefix('$') {
+            let (name, inner) = rest.split_once('/').unwrap_or((rest, ""));
+            let referenced = all.iter().find(|source| text_at(source, &["ref"]) == Some(name));
+            if let Some(referenced) = referenced {
+                if inner.is_empty() {
+                    return Err("a values file names no file".to_owned());
+                }
+                let url = text_at(referenced, &["repoURL"]).unwrap_or_default();
+                let revision = text_at(referenced, &["targetRevision"]).unwrap_or_default();
+                let inner = environment.substitute(inner)?;
+                return self.file_in(&self.git_root(url, revision)?, &inner);
+            }
+            if !BuildEnvironment::starts_with_variable(file) {
+                return Err(format!("values file ${rest} names no source"));
+            }
+        }
+        let file = &*environment.substitute(file)?;
         if file.contains("://") {
             return Err(format!("values file {} is not in this repository", printable_url(file)));
         }
-        let Some(rest) = file.strip_prefix('$') else {
-            if file.starts_with('/') {
-                return self.local_file(file);
-            }
-            let outside = || format!("values file {file} is outside the directory that is read");
-            return normal_path(path, file).ok_or_else(outside);
-        };
-        let (name, file) = rest.split_once('/').ok_or("a values file names no file")?;
-        let referenced = all.iter().find(|source| text_at(source, &["ref"]) == Some(name));
-        let referenced =
-            referenced.ok_or_else(|| format!("values file ${rest} names no source"))?;
-        let url = text_at(referenced, &["repoURL"]).unwrap_or_default();
-        let revision = text_at(referenced, &["targetRevision"]).unwrap_or_default();
-        self.file_in(&self.git_root(url, revision)?, file)
+        if file.starts_with('/') {
+            return self.local_file(file);
+        }
+        let outside = || format!("values file {file} is outside the directory that is read");
+        normal_path(path, file).ok_or_else(outside)
     }
+
+    /// Returns the files that a source delivers unrendered.
+    fn argo_files(&self, source: &YamlNode<'_>, path: String) -> Result<FileSelection, String> {
+        let pattern = |key| {
+            let text = text_at(source, &["directory", key]);
+            text.map(|text| PathPattern::new(text, GlobDialect::ArgoDirectory)).transpose()
+        };
+        let marked = self.skipped_files.iter().filter(|file| is_within(file, &path));
+        Ok(FileSelection {
+            recurse: flag_at(source, &["directory", "recurse"]),
+            include: pattern("include")?,
+            exclude: pattern("exclude")?,
+            missing_files: marked.map(|file| (*file).to_owned()).collect(),
+            path,
+            ..FileSelection::default()
+        })
+    }
+}
+
+/// Returns the variables that a source may use.
+fn build_environment<'a>(
+    source: &'a YamlNode<'_>,
+    application: &ArgoApplication<'a>,
+) -> BuildEnvironment<'a> {
+    let own = |key: &str| text_at(source, &[key]).unwrap_or_default();
+    BuildEnvironment {
+        name: application.name,
+        namespace: application.namespace.unwrap_or_default(),
+        project: application.project,
+        source_path: own("path"),
+        source_url: own("repoURL"),
+        source_revision: own("targetRevision"),
+    }
+}
+
+/// Returns whether a values file is a pattern, as Argo CD decides.
+fn is_pattern(file: &str) -> bool {
+    file.contains(['*', '?', '['])
 }
 
 fn destination<'n>(spec: &'n YamlNode<'_>) -> Option<&'n str> {
@@ -296,18 +427,6 @@ fn escape_commas(value: &str) -> String {
     out
 }
 
-/// Returns the files that a source delivers unrendered.
-fn argo_files(source: &YamlNode<'_>, path: String) -> FileSelection {
-    let pattern = |key| text_at(source, &["directory", key]).unwrap_or_default().to_owned();
-    FileSelection {
-        path,
-        recurse: flag_at(source, &["directory", "recurse"]),
-        include: pattern("include"),
-        exclude: pattern("exclude"),
-        ..FileSelection::default()
-    }
-}
-
 /// Returns an inline patch of a kustomization, as JSON.
 pub(super) fn inline_patch(item: &YamlNode<'_>) -> Result<String, String> {
     match text_at(item, &["path"]) {
@@ -318,7 +437,11 @@ pub(super) fn inline_patch(item: &YamlNode<'_>) -> Result<String, String> {
     }
 }
 
-fn argo_layer(source: &YamlNode<'_>, path: &str) -> Result<Layer, String> {
+fn argo_layer(
+    source: &YamlNode<'_>,
+    path: &str,
+    environment: &BuildEnvironment<'_>,
+) -> Result<Layer, String> {
     let Some(own) = node_at(source, &["kustomize"]) else { return Ok(Layer::default()) };
     let field_text = |key| text_at(own, &[key]).unwrap_or_default().to_owned();
     let component = |item: &YamlNode<'_>| {
@@ -340,6 +463,28 @@ fn argo_layer(source: &YamlNode<'_>, path: &str) -> Result<Layer, String> {
             .collect::<Result<_, _>>()?,
         patches: items_at(own, &["patches"]).iter().map(inline_patch).collect::<Result<_, _>>()?,
         replicas: items_at(own, &["replicas"]).iter().map(replicas).collect::<Result<_, _>>()?,
+        labels: pod_labels(own, environment)?,
         is_flux: false,
     })
+}
+
+/// Returns the labels that a source adds to pods; `None` if it adds them to other objects only.
+fn pod_labels(
+    own: &YamlNode<'_>,
+    environment: &BuildEnvironment<'_>,
+) -> Result<Option<CommonLabels>, String> {
+    let in_selectors = !flag_at(own, &["labelWithoutSelector"]);
+    let Some(YamlValue::Map(entries)) = node_at(own, &["commonLabels"]).map(|node| &node.value)
+    else {
+        return Ok(None);
+    };
+    if entries.is_empty() || !in_selectors && !flag_at(own, &["labelIncludeTemplates"]) {
+        return Ok(None);
+    }
+    let pair = |entry: &yaml::YamlEntry<'_>| {
+        let value = environment.substitute(&scalar_text(&entry.value));
+        value.map(|value| (entry.key.to_string(), value))
+    };
+    let pairs = entries.iter().map(pair).collect::<Result<_, String>>()?;
+    Ok(Some(CommonLabels { pairs, in_selectors }))
 }

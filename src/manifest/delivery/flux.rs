@@ -1,5 +1,7 @@
 //! `Kustomization` and `HelmRelease` of Flux.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value as Json;
 
 use super::super::placeholder::{Vars, add_unread_source};
@@ -10,9 +12,9 @@ use super::super::yaml::{YamlNode, YamlValue, to_json};
 use super::argo::{MAY_DIFFER, inline_patch};
 use super::external::SourceRoot;
 use super::{
-    ConfigMapData, DeliveryContext, FileSelection, HelmChart, ManifestContent, ManifestSet,
-    ObjectLocation, ReferenceKey, ReferencedObjects, SyncPolicy, TargetCluster, flag_at, items_at,
-    node_at, normal_path, scalar_text, text_at,
+    ConfigMapData, DeliveryContext, FileSelection, GlobDialect, HelmChart, ManifestContent,
+    ManifestSet, ObjectLocation, PathPattern, ReferenceKey, ReferencedObjects, SOURCE_IGNORE,
+    SyncPolicy, TargetCluster, flag_at, items_at, node_at, normal_path, scalar_text, text_at,
 };
 use crate::model::desired::{Layer, Recipe, Release, RenderRequest, Tree, Values};
 
@@ -115,20 +117,44 @@ impl DeliveryContext<'_> {
         }
         // Without a kustomization, Flux takes every manifest in the directory tree, and each nested
         // kustomization as a whole. A renderer is only needed for changes.
-        let inner = self.kustomizations_below(&path);
+        let missing = self.ignored_files(&root, &path)?;
+        let mut inner = self.kustomizations_below(&path);
+        inner.retain(|path| {
+            self.layout.kustomization_path(path).is_some_and(|file| !missing.contains(file))
+        });
         let (namespace, is_flux) = (overlay.namespace.clone(), true);
         if overlay != (Layer { namespace, is_flux, ..Layer::default() }) {
-            return Ok(vec![rendered(path)]);
+            if missing.is_empty() {
+                return Ok(vec![rendered(path)]);
+            }
+            return Err(format!(
+                "it changes a directory without a kustomization, from which {SOURCE_IGNORE} leaves \
+                 files out; add a kustomization that lists its files"
+            ));
         }
         let files = FileSelection {
             path,
             recurse: true,
+            // The kustomization that Flux generates has YAML only.
+            exclude: Some(PathPattern::new("*.json", GlobDialect::ArgoDirectory)?),
             excluded_directories: inner.iter().cloned().collect(),
+            missing_files: missing,
             ..FileSelection::default()
         };
         let mut parts = vec![manifest_set(ManifestContent::Files(files))];
         parts.extend(inner.into_iter().map(rendered));
         Ok(parts)
+    }
+
+    /// Returns the files below `path` that the source lacks.
+    fn ignored_files(&self, root: &SourceRoot, path: &str) -> Result<BTreeSet<String>, String> {
+        if *root != SourceRoot::Own {
+            return Ok(BTreeSet::new());
+        }
+        let ignore = self.source_ignore.as_ref().map_err(Clone::clone)?;
+        let inside = self.tree.files.iter().map(|file| &*file.path);
+        let inside = inside.filter(|file| is_within(file, path) && ignore.ignores(file));
+        Ok(inside.map(str::to_owned).collect())
     }
 
     /// Returns the outermost directories below `path` that have a kustomization.
@@ -230,7 +256,9 @@ impl DeliveryContext<'_> {
                 if is_secret { why + hint } else { why }
             });
             match found? {
-                Some(found) => vars.extend(found.clone()),
+                Some(found) => {
+                    vars.extend(found.iter().map(|(key, value)| (key.clone(), one_line(value))));
+                }
                 None => add_unread_source(&mut vars, referenced_values(item, namespace)),
             }
         }
@@ -238,7 +266,7 @@ impl DeliveryContext<'_> {
             node_at(spec, &["postBuild", "substitute"]).map(|node| &node.value)
         {
             for entry in entries {
-                vars.insert(entry.key.to_string(), scalar_text(&entry.value));
+                vars.insert(entry.key.to_string(), one_line(&scalar_text(&entry.value)));
             }
         }
         Ok(vars)
@@ -323,6 +351,9 @@ impl DeliveryContext<'_> {
             replaces_values: !files.is_empty(),
             values: files.into_iter().chain(self.flux_values(spec, namespace)?).collect(),
             set: Vec::new(),
+            skips_schema: ["install", "upgrade"]
+                .iter()
+                .any(|action| flag_at(spec, &[action, "disableSchemaValidation"])),
         };
         Ok(ManifestSet {
             content: ManifestContent::Rendered(RenderRequest {
@@ -507,6 +538,11 @@ fn nested_value(path: &str, value: &str) -> Result<String, String> {
     let nest =
         |inner: Json, key: &str| Json::Object([(key.to_owned(), inner)].into_iter().collect());
     Ok(path.rsplit('.').fold(scalar, nest).to_string())
+}
+
+/// Returns a value as Flux substitutes it: without line breaks.
+fn one_line(value: &str) -> String {
+    value.replace('\n', "")
 }
 
 fn check_not_suspended(spec: &YamlNode<'_>) -> Result<(), String> {

@@ -9,7 +9,9 @@ use crate::model::desired::{TreeFile, is_external};
 
 use super::expression::evaluate;
 use super::label_selector::matches_labels;
-use super::{DeliveryContext, flag_at, items_at, matches, node_at, scalar_text, text_at};
+use super::{
+    DeliveryContext, GlobDialect, PathPattern, flag_at, items_at, node_at, scalar_text, text_at,
+};
 
 /// Template parameters by path, such as `path.basename`.
 pub(super) type Params = BTreeMap<String, String>;
@@ -22,6 +24,9 @@ const PARAMS_BYTES_MAX: usize = 32 << 10;
 
 /// Maximum bytes of one application; no API server accepts a larger object.
 const APPLICATION_BYTES_MAX: usize = 2 << 20;
+
+/// Maximum length of a DNS name.
+const DNS_NAME_MAX: usize = 253;
 
 /// Keys of the supported generators.
 const KINDS: [&str; 5] = ["list", "git", "matrix", "merge", "clusters"];
@@ -163,30 +168,52 @@ impl DeliveryContext<'_> {
             text_at(git, &["repoURL"]).ok_or("its git generator has no repoURL")?,
         )?;
         self.check_revision(text_at(git, &["revision"]).unwrap_or_default())?;
-        let own = |entry: &YamlNode<'_>| text_at(entry, &["path"]).map(str::to_owned);
-        let patterns = |of: &[&str], excluded: bool| -> Vec<String> {
-            let counts = |entry: &&YamlNode<'_>| flag_at(entry, &["exclude"]) == excluded;
-            items_at(git, of).iter().filter(counts).filter_map(own).collect()
-        };
-        let mut generated = Vec::new();
-        let (include, exclude) =
-            (patterns(&["directories"], false), patterns(&["directories"], true));
-        let files = patterns(&["files"], false);
-        for pattern in include.iter().chain(&files) {
-            self.check_pattern_inside(pattern)?;
+        // With both, Argo CD only reads the directories.
+        if items_at(git, &["directories"]).is_empty() {
+            return self.git_files(&self.path_rules(git, "files", GlobDialect::GitPathspec)?);
         }
-        self.usage.add_scan()?;
+        let rules = self.path_rules(git, "directories", GlobDialect::GoPath)?;
+        let mut generated = Vec::new();
         for path in self.directories() {
-            let fits = |patterns: &[String]| patterns.iter().any(|p| matches(p, &path));
-            if fits(&include) && !fits(&exclude) {
-                generated.push(path_params(&path));
+            match rules.choice(&path) {
+                PathChoice::Included => generated.push(path_params(&path)),
+                PathChoice::Excluded => {
+                    let local = self.local_directory(&path).ok();
+                    self.excluded_directories.borrow_mut().extend(local);
+                }
+                PathChoice::Unnamed => {}
             }
         }
-        let (include, exclude) = (files, patterns(&["files"], true));
+        Ok(generated)
+    }
+
+    /// Reads the paths of a Git generator under `key`.
+    fn path_rules(
+        &self,
+        git: &YamlNode<'_>,
+        key: &str,
+        dialect: GlobDialect,
+    ) -> Result<PathRules, String> {
+        let mut rules = PathRules::default();
+        for entry in items_at(git, &[key]) {
+            let Some(path) = text_at(entry, &["path"]) else { continue };
+            let pattern = PathPattern::new(path, dialect)?;
+            if flag_at(entry, &["exclude"]) {
+                rules.exclude.push(pattern);
+            } else {
+                self.check_pattern_inside(path)?;
+                rules.include.push(pattern);
+            }
+        }
+        self.usage.add_scan()?;
+        Ok(rules)
+    }
+
+    fn git_files(&self, rules: &PathRules) -> Result<Vec<Params>, String> {
+        let mut generated = Vec::new();
         for file in self.own_files() {
             let path = self.repository_path(&file.path);
-            let fits = |patterns: &[String]| patterns.iter().any(|p| matches(p, &path));
-            if !fits(&include) || fits(&exclude) {
+            if rules.choice(&path) != PathChoice::Included {
                 continue;
             }
             let Ok(content) = &file.content else {
@@ -196,6 +223,9 @@ impl DeliveryContext<'_> {
             for document in yaml::load(&text).documents {
                 let mut params = flatten(&document.root);
                 params.extend(path_params(parent_directory(&path)));
+                let name = path.rsplit('/').next().unwrap_or_default();
+                params.insert("path.filename".to_owned(), name.to_owned());
+                params.insert("path.filenameNormalized".to_owned(), normalized_name(name));
                 check_application_count(generated.len() + 1)?;
                 self.check_parameter_bytes(&params)?;
                 generated.push(params);
@@ -221,14 +251,16 @@ impl DeliveryContext<'_> {
         self.tree.files.iter().filter(|file| !is_external(&file.path))
     }
 
-    /// Returns every directory that contains a file, relative to the root of the repository.
+    /// Returns every directory that contains a file, relative to the root of the repository, but for
+    /// hidden ones.
     fn directories(&self) -> BTreeSet<String> {
         let mut all = BTreeSet::new();
         for file in self.own_files() {
             let path = self.repository_path(&file.path);
             let mut above = parent_directory(&path);
             while !above.is_empty() && is_within(above, &self.home.path) {
-                if !all.insert(above.to_owned()) {
+                let is_hidden = above.split('/').any(|name| name.starts_with('.'));
+                if !is_hidden && !all.insert(above.to_owned()) {
                     break;
                 }
                 above = parent_directory(above);
@@ -246,6 +278,40 @@ impl DeliveryContext<'_> {
     }
 }
 
+/// The paths that a Git generator includes and excludes.
+#[derive(Debug, Default)]
+struct PathRules {
+    include: Vec<PathPattern>,
+    exclude: Vec<PathPattern>,
+}
+
+/// What a Git generator does with a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PathChoice {
+    Included,
+    Excluded,
+    Unnamed,
+}
+
+impl PathRules {
+    /// An exclusion takes precedence, wherever it is in the list.
+    fn choice(&self, path: &str) -> PathChoice {
+        let fits = |patterns: &[PathPattern]| patterns.iter().any(|one| one.matches(path));
+        match (fits(&self.include), fits(&self.exclude)) {
+            (true, false) => PathChoice::Included,
+            (true, true) => PathChoice::Excluded,
+            (false, _) => PathChoice::Unnamed,
+        }
+    }
+}
+
+/// Returns a name with `-` for each character that a DNS name has not, as Argo CD does.
+fn normalized_name(name: &str) -> String {
+    let plain = |c: char| if matches!(c, 'a'..='z' | '0'..='9' | '-' | '.') { c } else { '-' };
+    let name: String = name.to_lowercase().chars().map(plain).take(DNS_NAME_MAX).collect();
+    name.trim_matches(['-', '.']).to_owned()
+}
+
 fn path_params(path: &str) -> Params {
     let basename = path.rsplit('/').next().unwrap_or_default();
     let mut params = Params::new();
@@ -253,7 +319,7 @@ fn path_params(path: &str) -> Params {
         ("path", path),
         ("path.path", path),
         ("path.basename", basename),
-        ("path.basenameNormalized", basename),
+        ("path.basenameNormalized", &normalized_name(basename)),
     ] {
         params.insert(key.to_owned(), value.to_owned());
     }

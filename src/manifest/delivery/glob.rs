@@ -1,110 +1,191 @@
-//! Glob patterns over paths: `*` and `?` within a name, `**` over directories, `{a,b}` for
-//! alternatives.
+//! Patterns of paths in the dialects of the delivery tools.
+//!
+//! Each place has a dialect of its own: in one, `*` stops at a `/`; in another, it does not. The
+//! dialects are translated to that of `globset`, which matches in linear time.
 
-/// Maximum number of alternatives of one pattern.
-const ALTERNATIVES_MAX: usize = 64;
+use globset::{GlobBuilder, GlobMatcher};
 
-/// Returns whether `path` matches `pattern`.
-pub(in super::super) fn matches(pattern: &str, path: &str) -> bool {
-    let names: Vec<&str> = path.split('/').collect();
-    let fits = |pattern: String| {
-        let parts: Vec<&str> = pattern.split('/').collect();
-        matches_path(&parts, &names)
-    };
-    alternatives(pattern).into_iter().any(fits)
+use super::super::decode::shorten;
+use super::super::settings::is_within;
+
+/// The dialect of a pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum GlobDialect {
+    /// `directory.include` and `directory.exclude` of Argo CD (gobwas/glob without separators): `*`
+    /// also matches `/`.
+    ArgoDirectory,
+    /// Files of a Git generator (`git ls-files`): `*` also matches `/`, and a directory's path
+    /// stands for all of its files.
+    GitPathspec,
+    /// Directories of a Git generator (`path.Match` of Go): `*` matches no `/`.
+    GoPath,
+    /// Values files of Argo CD (doublestar): `*` matches no `/`, and `**` any directories.
+    Doublestar,
 }
 
-/// Returns the patterns that `{a,b}` stands for.
-fn alternatives(pattern: &str) -> Vec<String> {
-    let mut done = Vec::new();
-    let mut open = vec![pattern.to_owned()];
-    while let Some(text) = open.pop() {
-        let group = text.find('{').and_then(|from| Some((from, from + text[from..].find('}')?)));
-        match group {
-            Some((from, to)) if done.len() + open.len() < ALTERNATIVES_MAX => {
-                let each = text[from + 1..to].split(',');
-                open.extend(each.map(|word| format!("{}{word}{}", &text[..from], &text[to + 1..])));
-            }
-            Some(_) | None => done.push(text),
-        }
-    }
-    done
+/// A pattern of paths.
+#[derive(Debug, Clone)]
+pub(in super::super) struct PathPattern {
+    text: String,
+    dialect: GlobDialect,
+    matcher: GlobMatcher,
 }
 
-fn matches_path(parts: &[&str], names: &[&str]) -> bool {
-    // `ways[n]` is true if the parts so far match the first n names.
-    let mut ways = vec![false; names.len() + 1];
-    ways[0] = true;
-    for part in parts {
-        let mut next = vec![false; names.len() + 1];
-        if *part == "**" {
-            let mut any = false;
-            for (way, next) in ways.iter().zip(&mut next) {
-                any |= *way;
-                *next = any;
-            }
-        } else {
-            for (at, name) in names.iter().enumerate() {
-                next[at + 1] = ways[at] && matches_name(part.as_bytes(), name.as_bytes());
-            }
-        }
-        ways = next;
+impl PartialEq for PathPattern {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.text, self.dialect) == (&other.text, other.dialect)
     }
-    ways[names.len()]
 }
 
-fn matches_name(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut p, mut n) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while n < name.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p, n));
-                p += 1;
+impl Eq for PathPattern {}
+
+impl PathPattern {
+    pub(in super::super) fn new(text: &str, dialect: GlobDialect) -> Result<Self, String> {
+        if dialect == GlobDialect::GitPathspec && text.starts_with(':') {
+            let text = shorten(text);
+            return Err(format!("its pattern `{text}` has magic of Git, which is not supported"));
+        }
+        let is_doublestar = dialect == GlobDialect::Doublestar;
+        let has_alternatives = is_doublestar || dialect == GlobDialect::ArgoDirectory;
+        let translated =
+            if is_doublestar { text.to_owned() } else { translated(text, has_alternatives) };
+        let glob = GlobBuilder::new(&translated)
+            .literal_separator(is_doublestar || dialect == GlobDialect::GoPath)
+            .empty_alternates(true)
+            .backslash_escape(true)
+            .build()
+            .map_err(|error| {
+                format!("its pattern `{}` cannot be read: {}", shorten(text), error.kind())
+            })?;
+        Ok(Self { text: text.to_owned(), dialect, matcher: glob.compile_matcher() })
+    }
+
+    /// Returns whether `path` matches.
+    pub(in super::super) fn matches(&self, path: &str) -> bool {
+        let is_in_directory = || {
+            let directory = self.text.trim_end_matches('/');
+            self.dialect == GlobDialect::GitPathspec && is_within(path, directory)
+        };
+        self.matcher.is_match(path) || is_in_directory()
+    }
+}
+
+/// Returns a pattern for `globset`, where `**` and braces have meanings that the dialect lacks.
+fn translated(pattern: &str, has_alternatives: bool) -> String {
+    let mut out = String::with_capacity(pattern.len());
+    let (mut letters, mut is_star, mut is_class) = (pattern.chars(), false, false);
+    while let Some(letter) = letters.next() {
+        let was_star = std::mem::replace(&mut is_star, letter == '*' && !is_class);
+        match letter {
+            '\\' if !is_class => {
+                out.push(letter);
+                out.extend(letters.next());
             }
-            Some(byte) if *byte == b'?' || *byte == name[n] => {
-                p += 1;
-                n += 1;
+            // Several stars match what one matches.
+            '*' if was_star => {}
+            '{' | '}' if !is_class && !has_alternatives => out.extend(['\\', letter]),
+            '[' if !is_class => {
+                is_class = true;
+                out.push(letter);
             }
-            Some(_) | None => {
-                let Some((at, from)) = star else { return false };
-                star = Some((at, from + 1));
-                p = at + 1;
-                n = from + 1;
+            ']' => {
+                is_class = false;
+                out.push(letter);
             }
+            _ => out.push(letter),
         }
     }
-    pattern[p..].iter().all(|byte| *byte == b'*')
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_star_stays_within_a_name_and_two_do_not() {
-        for (pattern, path, expected) in [
-            ("apps/*", "apps/shop", true),
-            ("apps/*", "apps/shop/prod", false),
-            ("apps/**", "apps/shop/prod", true),
-            ("**/prod", "apps/shop/prod", true),
-            ("apps/*/prod", "apps/shop/prod", true),
-            ("*.yaml", "a.yaml", true),
-            ("*.yaml", "a.yml", false),
-            ("{*.yaml,*.yml}", "a.yml", true),
-            ("a?c", "abc", true),
-            ("a?c", "ac", false),
-            ("*a*b", "xxaxxb", true),
-            ("", "", true),
-        ] {
-            assert_eq!(matches(pattern, path), expected, "{pattern} {path}");
+    #[track_caller]
+    fn check(dialect: GlobDialect, cases: &[(&str, &str, bool)]) {
+        for (pattern, path, expected) in cases {
+            let read = PathPattern::new(pattern, dialect).expect("it is a pattern");
+            assert_eq!(read.matches(path), *expected, "{pattern} {path}");
         }
     }
 
     #[test]
+    fn a_star_of_a_directory_source_crosses_directories() {
+        check(
+            GlobDialect::ArgoDirectory,
+            &[
+                ("*.yaml", "a.yaml", true),
+                ("*.yaml", "sub/b.yaml", true),
+                ("*.yaml", "a.yml", false),
+                ("{*.yaml,*.yml}", "sub/a.yml", true),
+                ("*/test/*", "x/y/test/z.yaml", true),
+                ("staging*", "staging/b.yaml", true),
+                ("**/prod.yaml", "prod.yaml", false),
+                ("**/prod.yaml", "a/b/prod.yaml", true),
+                ("a?c", "abc", true),
+                ("a?c", "ac", false),
+                ("[ab].yaml", "b.yaml", true),
+                ("[!ab].yaml", "b.yaml", false),
+                ("a{,-x}.yaml", "a.yaml", true),
+                ("\\*.yaml", "a.yaml", false),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_star_of_a_files_generator_crosses_directories() {
+        check(
+            GlobDialect::GitPathspec,
+            &[
+                ("apps/*/config.yaml", "apps/one/config.yaml", true),
+                ("apps/*/config.yaml", "apps/team/two/config.yaml", true),
+                ("apps/**/config.yaml", "apps/config.yaml", false),
+                ("apps", "apps/one/config.yaml", true),
+                ("apps/", "apps/one/config.yaml", true),
+                ("app", "apps/one/config.yaml", false),
+                ("{a,b}.yaml", "a.yaml", false),
+                ("{a,b}.yaml", "{a,b}.yaml", true),
+            ],
+        );
+        assert!(PathPattern::new(":(glob)*", GlobDialect::GitPathspec).is_err());
+    }
+
+    #[test]
+    fn a_star_of_a_directory_generator_stays_within_a_name() {
+        check(
+            GlobDialect::GoPath,
+            &[
+                ("apps/*", "apps/shop", true),
+                ("apps/*", "apps/shop/prod", false),
+                ("apps/**", "apps/shop/prod", false),
+                ("apps/[a-z]*", "apps/one", true),
+                ("apps/[^a-z]*", "apps/one", false),
+                ("apps/{one,two}", "apps/one", false),
+                ("", "", true),
+            ],
+        );
+    }
+
+    #[test]
+    fn two_stars_of_a_values_file_match_directories() {
+        check(
+            GlobDialect::Doublestar,
+            &[
+                ("env/*.yaml", "env/prod.yaml", true),
+                ("env/*.yaml", "env/eu/prod.yaml", false),
+                ("env/**/*.yaml", "env/eu/prod.yaml", true),
+                ("env/**/*.yaml", "env/prod.yaml", true),
+            ],
+        );
+    }
+
+    #[test]
     fn hostile_patterns_end() {
-        let pattern = "{a,b}".repeat(40);
-        assert!(!matches(&pattern, "x"));
-        assert!(!matches(&"*a".repeat(2_000), &"a".repeat(1_000)));
+        for pattern in ["{a,b}".repeat(40), "*a".repeat(2_000)] {
+            let read = PathPattern::new(&pattern, GlobDialect::ArgoDirectory);
+            assert!(read.is_ok_and(|read| !read.matches(&"a".repeat(1_000))));
+        }
+        assert!(PathPattern::new("[", GlobDialect::GoPath).is_err());
     }
 }

@@ -5,7 +5,7 @@
 //! Not To Uninstall a Resource".
 
 use super::super::yaml::{YamlNode, YamlValue};
-use super::{flag_at, items_at, matches, node_at, text_at};
+use super::{GlobDialect, PathPattern, flag_at, items_at, node_at, text_at};
 use crate::model::desired::LiveReplicas;
 
 /// What the delivery object of a set leaves alone.
@@ -72,6 +72,10 @@ impl SyncPolicy {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
         let kind = text_at(root, &["kind"]).unwrap_or_default();
         let is_or_any = |stated: &str, own: &str| stated.is_empty() || stated == own;
+        let matches = |pattern: &str, text: &str| {
+            PathPattern::new(pattern, GlobDialect::ArgoDirectory)
+                .is_ok_and(|pattern| pattern.matches(text))
+        };
         let fits = |rule: &&IgnoredReplicas| {
             matches(&rule.group, group)
                 && matches(&rule.kind, kind)

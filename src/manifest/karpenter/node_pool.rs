@@ -91,6 +91,7 @@ pub(in super::super) fn node_pool(
     let expire_after = disruption.expire_after.unwrap_or(pool.expire_after);
     let Disruption { consolidation, consolidate_after, budgets, .. } = disruption;
     let pool = Pool {
+        kubelet,
         limits,
         weight,
         replicas,
@@ -98,7 +99,6 @@ pub(in super::super) fn node_pool(
         consolidate_after,
         budgets,
         expire_after,
-        kubelet,
         ..pool
     };
     add_pool(pool, root, into);

@@ -196,7 +196,7 @@ fn is_selective(
         return false;
     }
     let conditions = selected.conditions();
-    let has_condition = conditions.iter().any(|key| map.get(*key).is_some());
+    let has_condition = conditions.iter().any(|key| map.get(key).is_some());
     // A misspelled condition is an unknown field.
     let is_spelled = map.entries().all(|(key, _)| ["owner", "name", "tags"].contains(&key));
     if !has_condition && is_spelled {
@@ -250,7 +250,7 @@ fn check_exclusive(
 ) {
     let other = |map: &FieldMap<'_>| {
         map.get(field)?;
-        others.iter().copied().find(|other| map.get(*other).is_some())
+        others.iter().copied().find(|other| map.get(other).is_some())
     };
     let conflicts: Vec<(&FieldMap<'_>, &str)> =
         maps.iter().filter_map(|map| Some((map, other(map)?))).collect();
@@ -279,7 +279,9 @@ fn legacy_selectors(field: &Field<'_>, selected: Selected) -> Vec<(Ec2Selector, 
             field.error("has ids beside other conditions", "keep the ids alone".to_owned());
         }
         let ids = listed(&ids);
-        ids.iter().for_each(|id| check_id(field, id, selected));
+        for id in &ids {
+            check_id(field, id, selected);
+        }
         let by_id = |id| (Ec2Selector { id: Some(id), ..Ec2Selector::default() }, None);
         return ids.into_iter().map(by_id).collect();
     }

@@ -1,12 +1,13 @@
 //! The files that delivery objects deliver, which are not read by themselves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::delivery::{DeliveryObject, ManifestContent, ManifestSet, TargetCluster};
 use super::super::repository_layout::{KustomizationFile, RepositoryLayout, parent_directory};
 use super::super::settings::is_within;
 use super::DeliverySources;
-use crate::model::desired::{Recipe, RenderRequest, RenderResults};
+use super::discovery::ContentMarks;
+use crate::model::desired::{Layer, Recipe, RenderRequest, RenderResults, TreeFile};
 
 /// Delivery objects and their target clusters, by delivered path.
 type DeliveriesByPath<'a> = BTreeMap<String, Vec<(&'a DeliveryObject, TargetCluster)>>;
@@ -19,6 +20,10 @@ pub(super) struct DeliveredFiles<'a> {
     directories: DeliveriesByPath<'a>,
     /// Manifest sets given by directory and pattern.
     manifest_sets: Vec<(&'a DeliveryObject, &'a ManifestSet)>,
+    /// Directories of rendered kustomizations. Files that they do not list are not delivered.
+    rendered_directories: BTreeSet<String>,
+    /// Directories with a kustomization that Flux generated, and directories that generators exclude.
+    left_out: BTreeSet<&'a str>,
     /// Directories that are delivered as a whole.
     generated: Vec<((&'a DeliveryObject, TargetCluster), &'a str)>,
     /// Overlays of other clusters, with the delivered one of this cluster beside each.
@@ -35,6 +40,8 @@ impl<'a> DeliveredFiles<'a> {
             files: DeliveriesByPath::new(),
             directories: DeliveriesByPath::new(),
             manifest_sets: Vec::new(),
+            rendered_directories: BTreeSet::new(),
+            left_out: sources.excluded_directories.iter().map(String::as_str).collect(),
             generated: Vec::new(),
             other_overlays: BTreeMap::new(),
         };
@@ -45,9 +52,12 @@ impl<'a> DeliveredFiles<'a> {
             };
             let by = (delivery, manifest_set.cluster);
             match (renderings.results.get(request), &request.recipe) {
-                (Some(Ok(rendered)), _) => {
+                (Some(Ok(rendered)), recipe) => {
                     for file in &rendered.files {
                         delivered.files.entry(file.clone()).or_default().push(by);
+                    }
+                    if let Recipe::Kustomize(layer) = recipe {
+                        delivered.add_rendered(request, layer, layout);
                     }
                 }
                 (_, Recipe::Helm(_)) => delivered.manifest_sets.push((delivery, manifest_set)),
@@ -77,6 +87,41 @@ impl<'a> DeliveredFiles<'a> {
             delivered.other_overlays = delivered.find_other_overlays(layout);
         }
         delivered
+    }
+
+    fn add_rendered(
+        &mut self,
+        request: &'a RenderRequest,
+        layer: &Layer,
+        layout: &RepositoryLayout,
+    ) {
+        if layout.kustomization_in(&request.path).is_none() {
+            self.left_out.insert(&request.path);
+        }
+        let tops = layer.components.iter().chain([&request.path]).cloned();
+        let reached = layout.transitive_bases(tops).into_iter();
+        self.rendered_directories
+            .extend(reached.filter(|path| layout.kustomization_in(path).is_some()));
+    }
+
+    /// Returns whether a delivery object has the file in its directory but does not deliver it. A file
+    /// with a delivery object stays readable: it is often applied by hand.
+    pub(super) fn leaves_out(&self, file: &TreeFile) -> bool {
+        let Ok(bytes) = &file.content else { return false };
+        self.is_left_out(&file.path) && !ContentMarks::from_bytes(bytes).delivers
+    }
+
+    pub(super) fn is_left_out(&self, path: &str) -> bool {
+        let by_selection = || {
+            self.manifest_sets.iter().any(|(_, manifest_set)| match &manifest_set.content {
+                ManifestContent::Files(files) => files.leaves_out(path),
+                ManifestContent::Rendered(_) => false,
+            })
+        };
+        let mut above = path.match_indices('/').map(|(at, _)| &path[..at]);
+        self.rendered_directories.contains(parent_directory(path))
+            || above.any(|directory| self.left_out.contains(directory))
+            || by_selection()
     }
 
     /// Returns the overlays that nothing delivers and that build on a base of a delivered overlay in

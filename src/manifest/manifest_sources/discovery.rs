@@ -1,14 +1,14 @@
 //! The search for delivery objects, in files and in the output of other delivery objects.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::classify::{DeliveryKind, DocumentClass, classify};
 use super::super::delivery::{
     ChartRepository, ClusterSecret, ConfigMapData, DeliveryContext, DeliveryObject, GeneratorUsage,
     GitRepository, HelmChart, ManifestContent, ManifestSet, ObjectLocation, ReadArtifact,
-    ReferenceKey, ReferencedObjects, TargetCluster, declared_manifest_set,
+    ReferenceKey, ReferencedObjects, SourceIgnore, TargetCluster, declared_manifest_set,
     declares_bootstrap_repository, read_artifacts, read_cluster_secret, read_helm_chart,
 };
 use super::super::manifest_text::{ManifestText, parse_documents};
@@ -32,21 +32,27 @@ pub(super) struct ContentMarks {
     pub(super) delivers: bool,
     /// The file may contain values for a delivery object.
     config: bool,
+    /// Argo CD does not deliver the file from a directory.
+    skipped: bool,
 }
 
+/// Text of a file that Argo CD does not deliver from a directory.
+const SKIP_MARK: &str = "+argocd:skip-file-rendering";
+
 impl ContentMarks {
-    fn from_bytes(bytes: &[u8]) -> Self {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         let Ok(text) = yaml::decode(bytes) else { return Self::default() };
         Self {
             delivers: ["argoproj.io/", ".fluxcd.io/", "fluxcd.controlplane.io/"]
                 .iter()
                 .any(|mark| text.contains(mark)),
             config: text.contains("ConfigMap"),
+            skipped: text.contains(SKIP_MARK),
         }
     }
 
     fn any(self) -> bool {
-        self.delivers || self.config
+        self.delivers || self.config || self.skipped
     }
 }
 
@@ -63,7 +69,12 @@ struct ReferenceIndex {
 }
 
 impl SourceContext<'_> {
-    fn delivery_context(&self, index: ReferenceIndex) -> DeliveryContext<'_> {
+    fn delivery_context<'m>(
+        &'m self,
+        index: ReferenceIndex,
+        marked: &BTreeMap<&'m str, ContentMarks>,
+    ) -> DeliveryContext<'m> {
+        let skipped = marked.iter().filter(|(_, marks)| marks.skipped).map(|(path, _)| *path);
         DeliveryContext {
             tree: self.tree,
             layout: self.layout,
@@ -79,6 +90,10 @@ impl SourceContext<'_> {
             external: &self.renderings.external,
             requested: RefCell::default(),
             destinations: RefCell::default(),
+            excluded_directories: RefCell::default(),
+            skipped_files: skipped.collect(),
+            source_ignore: SourceIgnore::from_tree(self.tree),
+            makes_nothing: Cell::default(),
             config_maps: index.config_maps,
             usage: GeneratorUsage::default(),
         }
@@ -95,6 +110,7 @@ impl SourceContext<'_> {
                 object,
                 manifest_sets: vec![Ok(manifest_set)],
                 delivered_by: None,
+                makes_nothing: false,
             })
         });
         stated.collect()
@@ -118,7 +134,7 @@ impl SourceContext<'_> {
     ) -> DeliverySources {
         let mut index = ReferenceIndex::default();
         self.visit_objects(sources, marked, &mut |_, root, location| index.object(root, location));
-        let delivery_context = self.delivery_context(index);
+        let delivery_context = self.delivery_context(index, marked);
         let mut found: Vec<DeliveryObject> = Vec::new();
         self.visit_objects(sources, marked, &mut |manifest, root, location| {
             let DocumentClass::Delivers(delivery_kind, _) = classify(root) else { return };
@@ -131,6 +147,7 @@ impl SourceContext<'_> {
                 object: delivery_name(delivery_kind, root, manifest),
                 manifest_sets,
                 delivered_by: manifest.delivered_by.map(|by| by.object.clone()),
+                makes_nothing: delivery_context.makes_nothing.take(),
             });
         });
         // An object that delivers itself appears twice: in its file and in its own output.
@@ -151,6 +168,7 @@ impl SourceContext<'_> {
             deliveries: found,
             requested: delivery_context.requested.into_inner(),
             destinations: delivery_context.destinations.into_inner(),
+            excluded_directories: delivery_context.excluded_directories.into_inner(),
         }
     }
 

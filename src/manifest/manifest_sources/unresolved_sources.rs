@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use super::super::cluster_alternatives::Alternatives;
 use super::super::collector::Collector;
+use super::super::decode::ProblemCollector;
 use super::super::delivery::{DeliveryObject, ManifestContent, ManifestSet, TargetCluster};
 use super::super::repository_layout::parent_directory;
 use super::super::settings::is_for_tests;
 use super::super::source_area::{SourceArea, area_of};
 use super::delivered_files::DeliveredFiles;
 use super::{DeliverySources, SourceContext, display_directory};
-use crate::model::desired::{Fleet, is_external};
+use crate::model::desired::{Fleet, Problem, is_external};
 use crate::model::ids::Origin;
 
 /// Reason that a chart or kustomization is not read: no cluster has its objects.
@@ -64,6 +65,18 @@ impl DeliverySources {
         }
     }
 
+    /// Reports sets of applications that make none, which are often a wrong pattern.
+    pub(in super::super) fn report_empty_sets(&self, report: &ProblemCollector) {
+        for delivery in self.deliveries.iter().filter(|delivery| delivery.makes_nothing) {
+            let problem = Problem::warning(
+                delivery.origin.clone(),
+                delivery.object.clone(),
+                "its generators make no application",
+            );
+            report.add(problem.hint("check the paths and selectors of its generators"));
+        }
+    }
+
     /// Reports charts and kustomizations that no source renders.
     fn report_unrendered(
         &self,
@@ -78,6 +91,7 @@ impl DeliverySources {
                 && area_of(areas, path).is_some_and(|a| !a.rendered)
                 && delivered.cluster_of(path).is_none()
                 && delivered.other_overlay(path).is_none()
+                && !delivered.is_left_out(path)
         };
         // A source may name a directory for tests.
         let is_unnamed_test = |path: &str| {
@@ -85,6 +99,10 @@ impl DeliverySources {
             is_for_tests(path) && !area_of(areas, path).is_some_and(is_named)
         };
         for (chart, path) in layout.charts().filter(|(_, path)| is_plain(path)) {
+            if layout.is_dependency(chart) {
+                into.skip(file_origin(path), "chart that another chart uses");
+                continue;
+            }
             if is_unnamed_test(path) {
                 into.skip(file_origin(path), FOR_TESTS);
                 continue;

@@ -252,6 +252,7 @@ fn an_application_of_this_repository_is_followed() {
                 Values::Text("{\"replicas\":3}".to_owned()),
             ],
             set: vec![SetValue { name: "a".to_owned(), value: "1".to_owned(), is_text: true }],
+            skips_schema: false,
         }
     );
 }
@@ -330,8 +331,8 @@ fn an_application_set_generates_from_directories_and_elements() {
     );
     let list = "[{list: {elements: [{path: apps/a, 'path.basename': one}]}}]";
     for (text, expected) in [
-        (set(&directories, "{{path.basename}}"), vec!["a/x", "b/z", "default/old"]),
-        (set(&directories, "{{ .path.basename }}"), vec!["a/x", "b/z", "default/old"]),
+        (set(&directories, "{{path.basename}}"), vec!["a/x", "b/z"]),
+        (set(&directories, "{{ .path.basename }}"), vec!["a/x", "b/z"]),
         (set(list, "{{ path.basename }}"), vec!["default/old", "default/z", "one/x"]),
     ] {
         let scenario = DeliveryScenario::new(&[
@@ -513,10 +514,12 @@ fn candidate_paths_are_found_at_any_depth() {
 }
 
 mod application_sets;
+mod argo_sources;
 mod artifacts;
 mod external_sources;
 mod helm_values;
 mod left_alone;
+mod left_out;
 mod other_clusters;
 
 #[test]

@@ -54,6 +54,8 @@ pub struct Layer {
     pub patches: Vec<String>,
     /// Replica counts, by workload name.
     pub replicas: BTreeMap<String, u32>,
+    /// Labels of all objects and pods.
+    pub labels: Option<CommonLabels>,
     /// True if Flux builds it: files anywhere in the source may be loaded, and a directory without
     /// a kustomization gets one of all its manifests.
     pub is_flux: bool,
@@ -63,8 +65,16 @@ pub struct Layer {
 /// saved plans.
 impl fmt::Debug for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { namespace, name_prefix, name_suffix, components, patches, replicas, is_flux } =
-            self;
+        let Self {
+            namespace,
+            name_prefix,
+            name_suffix,
+            components,
+            patches,
+            replicas,
+            labels,
+            is_flux,
+        } = self;
         let mut shown = f.debug_struct("Layer");
         shown
             .field("namespace", namespace)
@@ -73,6 +83,9 @@ impl fmt::Debug for Layer {
             .field("components", components)
             .field("patches", patches)
             .field("replicas", replicas);
+        if let Some(labels) = labels {
+            shown.field("labels", labels);
+        }
         if *is_flux {
             shown.field("is_flux", is_flux);
         }
@@ -80,8 +93,17 @@ impl fmt::Debug for Layer {
     }
 }
 
+/// Labels that a layer adds to all objects and to the templates of pods.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CommonLabels {
+    /// Values by key.
+    pub pairs: BTreeMap<String, String>,
+    /// True if selectors require them, too.
+    pub in_selectors: bool,
+}
+
 /// A release of a Helm chart.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Release {
     /// Name of the release.
     pub name: String,
@@ -93,6 +115,27 @@ pub struct Release {
     pub values: Vec<Values>,
     /// Single values that override `values`, in this order.
     pub set: Vec<SetValue>,
+    /// True if the values are not checked against the schema of the chart.
+    pub skips_schema: bool,
+}
+
+/// Shows fields that were added later only if they are set: the text is an input of digests in
+/// saved plans.
+impl fmt::Debug for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, namespace, replaces_values, values, set, skips_schema } = self;
+        let mut shown = f.debug_struct("Release");
+        shown
+            .field("name", name)
+            .field("namespace", namespace)
+            .field("replaces_values", replaces_values)
+            .field("values", values)
+            .field("set", set);
+        if *skips_schema {
+            shown.field("skips_schema", skips_schema);
+        }
+        shown.finish()
+    }
 }
 
 /// Values of a chart.

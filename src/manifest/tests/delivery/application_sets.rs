@@ -200,3 +200,55 @@ fn oversized_application_sets_are_rejected_early() {
         assert!(found.len() == 1 && found[0].contains(expected), "{rule}: {found:?}");
     }
 }
+
+/// Returns a set of a Git generator with these fields, and names of the path.
+fn git_set(fields: &str, path: &str) -> String {
+    set(&format!("[{{git: {{repoURL: '{OWN_URL}', {fields}}}}}]"), path, "in-cluster")
+}
+
+#[test]
+fn patterns_of_generators_have_their_own_rules() {
+    for (fields, path, expected) in [
+        ("files: [{path: 'envs/*/config.yaml'}]", "apps/{{at}}", vec!["web/a", "web/b"]),
+        ("files: [{path: envs}]", "apps/{{at}}", vec!["web/a", "web/b"]),
+        ("directories: [{path: 'apps/[a-x]*'}]", "{{path}}", vec!["web/a", "web/b"]),
+        ("directories: [{path: 'apps/**'}]", "{{path}}", vec!["web/a", "web/b"]),
+        (
+            "directories: [{path: apps/*}, {path: apps/two, exclude: true}]",
+            "{{path}}",
+            vec!["web/a"],
+        ),
+    ] {
+        let scenario = DeliveryScenario::new(&[
+            ("apps/.hidden/pod.yaml", "kind: None"),
+            ("apps/one/pod.yaml", &pod("a", "")),
+            ("apps/two/pod.yaml", &pod("b", "")),
+            ("envs/one/config.yaml", "at: one"),
+            ("envs/team/two/config.yaml", "at: two"),
+            ("set.yaml", &git_set(fields, path)),
+        ]);
+        let desired = scenario.read();
+        let names: Vec<String> =
+            desired.workloads.keys().map(|id| format!("{}/{}", id.namespace, id.name)).collect();
+        assert_eq!((names, unresolved(&desired)), (to_owned(&expected), vec![]), "{fields}");
+    }
+}
+
+#[test]
+fn set_without_applications_is_a_warning() {
+    let scenario = DeliveryScenario::new(&[
+        ("apps/one/pod.yaml", &pod("a", "")),
+        ("set.yaml", &git_set("directories: [{path: 'app/*'}]", "{{path}}")),
+    ]);
+    let found: Vec<String> = scenario.read().problems.iter().map(line).collect();
+    assert!(found.len() == 1 && found[0].contains("make no application"), "{found:?}");
+}
+
+#[test]
+fn normalized_names_are_names_of_objects() {
+    let text = git_set("directories: [{path: apps/*}]", "{{path}}");
+    let text = text.replace("namespace: web", "namespace: '{{path.basenameNormalized}}'");
+    let scenario =
+        DeliveryScenario::new(&[("apps/Web_shop/pod.yaml", &pod("a", "")), ("set.yaml", &text)]);
+    assert_eq!(workloads(&scenario.read()), ["web-shop/a apps/Web_shop/pod.yaml:1"]);
+}

@@ -212,13 +212,12 @@ fn what_the_api_server_refuses_is_an_error() {
     let text = |spec: &str| {
         let key = spec.split_once(':').expect("a field").0;
         let others: String = [
-            "amiSelectorTerms: [{tags: {a: b}}]",
-            "subnetSelectorTerms: [{id: subnet-1}]",
-            "securityGroupSelectorTerms: [{id: sg-1}]",
+            "  amiSelectorTerms: [{tags: {a: b}}]\n",
+            "  subnetSelectorTerms: [{id: subnet-1}]\n",
+            "  securityGroupSelectorTerms: [{id: sg-1}]\n",
         ]
-        .iter()
-        .filter(|other| !other.starts_with(key))
-        .map(|other| format!("  {other}\n"))
+        .into_iter()
+        .filter(|other| !other.trim_start().starts_with(key))
         .collect();
         format!(
             "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {{name: c}}\nspec:\n  \
