@@ -263,12 +263,7 @@ fn disruption_of(map: Option<&FieldMap<'_>>, generation: Generation) -> Disrupti
     if let Some(policy) = map.get("consolidationPolicy").and_then(|f| policy(&f, generation)) {
         read.consolidation = policy;
     }
-    let after = if generation == Generation::V1 {
-        map.required("consolidateAfter")
-    } else {
-        map.get("consolidateAfter")
-    };
-    match after.and_then(|field| whole_units_or_never(&field)) {
+    match map.get("consolidateAfter").and_then(|field| whole_units_or_never(&field)) {
         Some(Expiry::After(after)) => read.consolidate_after = Some(after),
         Some(Expiry::Never) => read.consolidate_after = None,
         None => {}

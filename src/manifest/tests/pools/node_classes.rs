@@ -251,7 +251,6 @@ fn what_the_api_server_refuses_of_a_pool_is_an_error() {
             "no `kind`",
         ),
         (v1("", "").replace("      requirements: []\n", ""), "has no `requirements`"),
-        (v1("", "  disruption: {consolidationPolicy: WhenEmpty}\n"), "has no `consolidateAfter`"),
         (v1("", "  disruption: {consolidateAfter: 100ms}\n"), "is `100ms`, not in whole hours"),
         (v1("      expireAfter: 1.5h\n", ""), "is `1.5h`, not in whole hours"),
         (v1("      terminationGracePeriod: 100ms\n", ""), "is `100ms`, not in whole hours"),
