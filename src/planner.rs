@@ -206,8 +206,17 @@ fn plan_in_scope(inputs: &Inputs, demand: &Demand) -> (Plan, Solution) {
         untouched.extend(outside);
         needed.extend(stranding);
     }
-    // Each round freezes at least one more node. The fallback is a plan that only adds nodes.
+    // Each round freezes at least one more node. The first fallback is a plan that removes no node
+    // to save cost, and the second one that only adds nodes.
     let all: Vec<NodeName> = inputs.observed.nodes.keys().cloned().collect();
+    let input = Input { needed: &all, ..solver_input(inputs, demand, &replace, &untouched) };
+    let solution = solve(&input);
+    let plan = assemble_plan(inputs, demand, &solution);
+    let known: BTreeSet<NodeName> = untouched.iter().cloned().collect();
+    let outside = outside_scope(&plan, &inputs.scope);
+    if outside.is_subset(&known) && !excludes_replacement(&plan, &solution) {
+        return (plan, solution);
+    }
     let solution = solve(&solver_input(inputs, demand, &replace, &all));
     (assemble_plan(inputs, demand, &solution), solution)
 }

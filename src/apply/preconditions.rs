@@ -69,8 +69,8 @@ pub enum ApplyError {
     /// The current demand exceeds the approved nodes (exit code 3).
     #[error("the plan is stale: more is needed now than was approved: {}", .0.join("; "))]
     ExceedsApproval(Vec<String>),
-    /// The files declare other nodes than the plan (exit code 3).
-    #[error("the plan is stale: it does not match the files: {}", .0.join("; "))]
+    /// The files declare other nodes than the plan, or the catalog has no such node (exit code 3).
+    #[error("the plan is stale: it launches nodes that files or catalog do not permit now: {}", .0.join("; "))]
     OtherFiles(Vec<String>),
     /// Planning again found errors in the inputs (exit code 1).
     #[error("the inputs of the plan have errors: {}", .0.join("; "))]

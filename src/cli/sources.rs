@@ -162,7 +162,8 @@ impl Update<'_> {
         }
         let expected = &old.digest;
         Err(format!(
-            "{source} is refused: its content has another digest than {expected} of the lock file"
+            "{source} is refused: its content does not match digest {expected} in the lock file; if \
+             the change is expected, run `fleetwright sources update`"
         ))
     }
 

@@ -124,24 +124,29 @@ impl ScalingContext<'_> {
     /// tool leaves it alone.
     fn stated_or_live(&self, workload: &Workload, stated: u32) -> ScalingDecision {
         let rule = self.desired.live_replicas.get(&workload.id);
-        let count = match (rule, self.live_replicas(&workload.id)) {
-            (Some(LiveReplicas::Stay), Some(live)) => live,
-            (Some(LiveReplicas::MayStay), Some(live)) => live.max(stated),
-            (Some(_), None) | (None, _) => stated,
+        let (count, why) = match (rule, self.live_replicas(&workload.id)) {
+            (Some(LiveReplicas::Stay), Some(live)) => (
+                live,
+                "its delivery tool leaves the number alone, so the number in the cluster counts",
+            ),
+            (Some(LiveReplicas::MayStay), Some(live)) => (
+                live.max(stated),
+                "this number may stay until the next sync, so the larger one counts",
+            ),
+            (Some(_), None) | (None, _) => (stated, ""),
         };
         let counts = Counts { floor: count, live: count, ceiling: count, planned: count };
         let mut decision = ScalingDecision::new(counts, Decider::Git);
         if count != stated {
             let object = format!("{} {}", workload.id.kind, workload.id);
             let message = format!(
-                "states {}, and {}: its delivery tool leaves the number alone, so the running one \
-                 counts",
+                "states {}, and the cluster has {}: {why}",
                 plural::count(stated, "replica"),
-                plural::count_with_verb(count, "pod", "run"),
+                plural::count(count, "replica"),
             );
             let severity = Severity::Warning;
             let warning = Problem::new(severity, workload.origin.clone(), object, message);
-            decision.problems.push(warning.hint("write the number that runs"));
+            decision.problems.push(warning.hint("write the number of the cluster"));
         }
         decision
     }

@@ -63,6 +63,8 @@ pub(super) struct ObjectContext<'a> {
     pub(super) rendered_origin: Option<&'a Origin>,
     /// The object that delivers this one, such as an Argo CD Application.
     pub(super) delivered_by: Option<&'a DeliveryObject>,
+    /// Helm rendered the text.
+    pub(super) is_of_chart: bool,
     /// Namespace rules of the delivery object.
     pub(super) namespaces: NamespaceRules<'a>,
     /// What the delivery tool leaves alone.
@@ -263,8 +265,15 @@ impl<'a> Field<'a> {
             self.coded_error(Code::PlaceholderUnresolved, message, hint);
             return None;
         }
-        if placeholder::open_name(&replaced.text).is_some() {
-            // Not an error: the reader of the object says what is unresolved.
+        if let Some(name) = placeholder::open_name(&replaced.text) {
+            if placeholder::unread_source(self.scope.vars).is_none() {
+                let hint =
+                    format!("list `{}` under `delivery.vars` in fleetwright.yaml", shorten(name));
+                let message = format_args!("needs `{}`, which has no value", shorten(name));
+                self.coded_error(Code::PlaceholderUnresolved, message, hint);
+                return None;
+            }
+            // Not an error: the reader of the object reports what is unresolved.
             self.scope.failed_fields.borrow_mut().push(self.path.to_string());
             return None;
         }

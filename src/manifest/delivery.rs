@@ -103,8 +103,21 @@ pub(super) enum TargetCluster {
     /// The cluster of this fleet.
     #[default]
     This,
+    /// The cluster of this fleet, by an object that is suspended or skipped. Its files are no
+    /// workloads of their own.
+    Stopped,
     /// Another cluster, whose manifests are skipped.
     Other,
+}
+
+impl TargetCluster {
+    /// Returns the target of manifests that are skipped.
+    fn skipped(self) -> Self {
+        match self {
+            Self::This | Self::Stopped => Self::Stopped,
+            Self::Other => Self::Other,
+        }
+    }
 }
 
 /// The source of manifests.
@@ -279,9 +292,9 @@ impl DeliveryContext<'_> {
         }
     }
 
-    /// Returns the manifests that another cluster receives from the directory `path`, in enough
-    /// detail to skip them here.
-    fn other_cluster_set(&self, path: String) -> ManifestSet {
+    /// Returns the manifests in the directory `path` that another cluster or a stopped object
+    /// receives, in enough detail to skip them here.
+    fn skipped_set(&self, path: String, cluster: TargetCluster) -> ManifestSet {
         let content = if self.has_chart(&path) {
             ManifestContent::Rendered(RenderRequest {
                 path,
@@ -300,7 +313,7 @@ impl DeliveryContext<'_> {
             namespace: None,
             target_namespace: None,
             vars: Vars::new(),
-            cluster: TargetCluster::Other,
+            cluster: cluster.skipped(),
             policy: SyncPolicy::default(),
         }
     }
@@ -383,7 +396,8 @@ impl DeliveryContext<'_> {
             return Ok(());
         }
         Err(format!(
-            "it follows revision `{}`, which may differ from the revision that is read; list it under `delivery.revisions` in fleetwright.yaml if they are the same",
+            "it follows revision `{}`, which may differ from the revision that is read; list it \
+             under `delivery.revisions` in fleetwright.yaml if they are the same",
             super::decode::shorten(revision)
         ))
     }

@@ -28,19 +28,28 @@ pub(super) fn does_not_stay(manifest: ManifestText<'_>, root: &YamlNode<'_>) -> 
         return false;
     }
     let by = manifest.delivered_by.map_or("", |by| by.object.as_str());
-    let is_of_flux = by.starts_with("Kustomization ") || by.starts_with("HelmRelease ");
+    let is_of_chart = manifest.origins.is_some_and(RenderedOrigins::is_of_chart);
     let is_policy = |key: &str, name: &str| {
         annotation(root, key).is_some_and(|all| all.split(',').any(|one| one.trim() == name))
     };
-    if let Some(types) = annotation(root, ARGO_HOOK).filter(|_| !is_of_flux) {
+    if let Some(types) = annotation(root, ARGO_HOOK).filter(|_| is_read_by_argo(by)) {
         let phase = first_phase(types, argo_phase);
         return phase == Some(HookPhase::Never) || is_policy(ARGO_DELETION, "HookSucceeded");
     }
-    let is_read_by_helm =
-        manifest.origins.is_some_and(RenderedOrigins::is_of_chart) || by.starts_with("Application");
-    let Some(types) = annotation(root, HELM_HOOK).filter(|_| is_read_by_helm) else { return false };
+    let types = annotation(root, HELM_HOOK).filter(|_| is_read_by_helm(by, is_of_chart));
+    let Some(types) = types else { return false };
     let phase = first_phase(types, |name| Some(helm_phase(name)));
     phase == Some(HookPhase::Never) || is_policy(HELM_DELETION, "hook-succeeded")
+}
+
+/// Returns whether the object `by` delivers in a way that reads hook annotations of Argo CD.
+fn is_read_by_argo(by: &str) -> bool {
+    !by.starts_with("Kustomization ") && !by.starts_with("HelmRelease ")
+}
+
+/// Returns whether the object `by` delivers in a way that reads hook annotations of Helm.
+fn is_read_by_helm(by: &str, is_of_chart: bool) -> bool {
+    is_of_chart || by.starts_with("Application")
 }
 
 /// Returns the hook that annotations declare. A hook of the phase `Sync` runs with all other
@@ -49,17 +58,19 @@ pub(super) fn hook(
     annotations: &BTreeMap<String, String>,
     name: &str,
     delivered_by: &str,
+    is_of_chart: bool,
 ) -> Option<Hook> {
     let number = |key: &str| annotations.get(key).and_then(|text| text.trim().parse().ok());
+    let helm = annotations.get(HELM_HOOK).filter(|_| is_read_by_helm(delivered_by, is_of_chart));
+    let argo = annotations.get(ARGO_HOOK).filter(|_| is_read_by_argo(delivered_by));
     let delivered_by = delivered_by.to_owned();
-    if let Some(types) = annotations.get(ARGO_HOOK) {
+    if let Some(types) = argo {
         let phase = first_phase(types, argo_phase)?;
         let order = number(ARGO_WAVE).unwrap_or(0);
         // Hooks of one wave run at the same time.
         return Some(Hook { delivered_by, phase, order, name: String::new() });
     }
-    let types = annotations.get(HELM_HOOK)?;
-    let phase = first_phase(types, |name| Some(helm_phase(name)))?;
+    let phase = first_phase(helm?, |name| Some(helm_phase(name)))?;
     // Helm waits for each hook, also among those of one weight.
     Some(Hook {
         delivered_by,
@@ -100,7 +111,7 @@ mod tests {
     fn annotations_name_the_phase_of_a_hook() {
         let phase = |key: &str, types: &str| {
             let annotations = [(key.to_owned(), types.to_owned())].into();
-            hook(&annotations, "migrate", "Application argocd/shop").map(|hook| hook.phase)
+            hook(&annotations, "migrate", "Application argocd/shop", false).map(|hook| hook.phase)
         };
         for (key, types, expected) in [
             (ARGO_HOOK, "PreSync", Some(HookPhase::Before)),
@@ -119,6 +130,14 @@ mod tests {
         }
         let both = [(ARGO_HOOK, "SyncFail"), (HELM_HOOK, "pre-install")];
         let both = both.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        assert_eq!(hook(&both, "x", "y").map(|hook| hook.phase), Some(HookPhase::Never));
+        for (by, is_of_chart, expected) in [
+            ("web", false, Some(HookPhase::Never)),
+            ("Application argocd/shop", false, Some(HookPhase::Never)),
+            ("HelmRelease web/shop", true, Some(HookPhase::Before)),
+            ("Kustomization flux-system/apps", false, None),
+        ] {
+            let phase = hook(&both, "x", by, is_of_chart).map(|hook| hook.phase);
+            assert_eq!(phase, expected, "{by}");
+        }
     }
 }

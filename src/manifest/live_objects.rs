@@ -56,6 +56,7 @@ pub(super) fn read_live_object(
         vars: &vars,
         rendered_origin: None,
         delivered_by: None,
+        is_of_chart: false,
         namespaces: DEFAULT_NAMESPACES,
         policy: &NO_POLICY,
         verbatim: true,

@@ -93,8 +93,9 @@ pub fn candidate_paths(bytes: &[u8]) -> Vec<String> {
 /// A manifest of the tree, or the reason why it is not read by itself.
 pub(super) enum VisitedText<'a> {
     Manifest(ManifestText<'a>),
-    /// The manifest is for another cluster. It may still contain delivery objects for this one.
-    OtherCluster(ManifestText<'a>),
+    /// The manifest is for another cluster, or of a stopped object, with the reason. It may still
+    /// contain delivery objects for this one.
+    OtherCluster(ManifestText<'a>, &'static str),
     Excluded(&'a TreeFile, &'static str),
 }
 
@@ -238,14 +239,20 @@ impl DeliverySources {
                 None if file.content.is_ok() && delivered.other_overlay(&file.path).is_some() => {
                     take(VisitedText::Excluded(file, "overlay of another cluster"));
                 }
-                None if delivered.leaves_out(file) => {
+                None if delivered.leaves_out(file, &area.path) => {
                     take(VisitedText::Excluded(file, "left out by its delivery object"));
                 }
                 None => take(VisitedText::Manifest(manifest)),
                 Some(TargetCluster::This) => {
                     take(VisitedText::Excluded(file, "delivered, not read by itself"));
                 }
-                Some(TargetCluster::Other) => take(VisitedText::OtherCluster(manifest)),
+                Some(TargetCluster::Stopped) => {
+                    let reason = "delivered by an object that is suspended or skipped";
+                    take(VisitedText::OtherCluster(manifest, reason));
+                }
+                Some(TargetCluster::Other) => {
+                    take(VisitedText::OtherCluster(manifest, "delivered to another cluster"));
+                }
             }
         }
         for (delivery, manifest_set) in

@@ -49,6 +49,16 @@ pub(super) fn open_name(substituted: &str) -> Option<&str> {
     substituted.split(OPEN_MARK).nth(1)
 }
 
+/// Returns whether an unread source may give a value to a part of a substituted text.
+pub(super) fn is_open(substituted: &str) -> bool {
+    open_name(substituted).is_some()
+}
+
+/// Returns a value as Flux substitutes it: without line breaks.
+pub(super) fn one_line(value: &str) -> String {
+    value.replace('\n', "")
+}
+
 /// Returns the name of the first placeholder below `node` that an unread source may give a value.
 pub(super) fn open_placeholder(node: &YamlNode<'_>, vars: &Vars) -> Option<String> {
     match &node.value {

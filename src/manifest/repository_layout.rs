@@ -32,8 +32,9 @@ const HARMLESS_KEYS: &[&str] = &[
 ];
 
 /// Texts of a file whose objects may select pods by their labels in a way that affects capacity:
-/// affinity, spread and disruption budgets.
-const POD_SELECTORS: [&str; 2] = ["labelSelector", "PodDisruptionBudget"];
+/// affinity, spread, disruption budgets and Fargate profiles.
+const POD_SELECTORS: [&str; 4] =
+    ["labelSelector", "PodDisruptionBudget", "fargateProfiles", "FargateProfile"];
 
 /// The layout of a repository.
 #[derive(Debug, Default)]

@@ -14,6 +14,7 @@ use super::manifest_sources::{DeliverySources, SourceContext, VisitedText};
 use super::manifest_text::{FileFormat, ManifestText, parse_documents, sorted_by_path};
 use super::object_meta::{ObjectMeta, ObjectScope, display_name, object_meta};
 use super::placeholder::{Vars, open_placeholder, unread_source};
+use super::rendered_origins::RenderedOrigins;
 use super::repository_layout::{RepositoryLayout, is_kustomization};
 use super::settings::{is_fleet_document, normal_path};
 use super::source_area::source_areas;
@@ -56,9 +57,7 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     };
     sources.visit_manifests(&context, &mut |visit| match visit {
         VisitedText::Manifest(manifest) => reader.read_manifest(manifest),
-        VisitedText::OtherCluster(manifest) => {
-            reader.skip(manifest.file, 0, "delivered to another cluster");
-        }
+        VisitedText::OtherCluster(manifest, reason) => reader.skip(manifest.file, 0, reason),
         VisitedText::Excluded(file, reason) => reader.skip(file, 0, reason),
     });
     let alternatives = open_alternatives(&context, &sources);
@@ -184,8 +183,8 @@ struct TreeReader<'a> {
 }
 
 /// What to do about a template. Delivery tools refuse it, so what it declared before keeps running.
-const TEMPLATE_HINT: &str = "mend it; if it is a template, render it, or name the paths to read under \
-                             `spec.sources` in fleetwright.yaml";
+const TEMPLATE_HINT: &str = "correct it; if it is a template, render it, or name the paths to read \
+                             under `spec.sources` in fleetwright.yaml";
 
 /// Returns whether a file that cannot be parsed seems to declare an object of any kind. Each may be a
 /// workload, or deliver some.
@@ -376,6 +375,7 @@ impl TreeReader<'_> {
             vars: manifest.vars,
             rendered_origin: manifest.origins.is_some().then_some(origin),
             delivered_by: manifest.delivered_by,
+            is_of_chart: manifest.origins.is_some_and(RenderedOrigins::is_of_chart),
             namespaces: manifest.namespaces,
             policy: manifest.policy,
             verbatim: false,

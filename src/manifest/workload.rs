@@ -106,8 +106,10 @@ pub(super) fn read(
     };
     let delivered_by =
         root.field.scope.delivered_by.map_or(id.namespace.as_str(), |by| by.object.as_str());
+    // Which tool made an object of a cluster is not known.
+    let is_of_chart = root.field.scope.is_of_chart || root.field.scope.verbatim;
     if matches!(kind, WorkloadKind::Job | WorkloadKind::Pod)
-        && let Some(hook) = hooks::hook(&meta.annotations, &id.name, delivered_by)
+        && let Some(hook) = hooks::hook(&meta.annotations, &id.name, delivered_by, is_of_chart)
     {
         into.desired.hooks.insert(id.clone(), hook);
     }
@@ -136,7 +138,7 @@ fn unread_reason(field: &str, scope: &ObjectContext<'_>) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Applied {
     Always,
-    /// Flux neither changes nor removes it. What runs stays.
+    /// Flux neither changes nor removes it. Running pods stay.
     Never,
 }
 

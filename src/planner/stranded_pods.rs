@@ -10,8 +10,8 @@ use crate::model::ids::{Address, NodeName, workload_key};
 use crate::model::reason::RetireReason;
 use crate::plan::wire::{Action, Plan, Reason};
 
-/// Returns the nodes that the plan removes for cost alone, with a running pod of a workload whose
-/// running pods do not all have a place after the plan.
+/// Returns the nodes of each workload that loses a node for cost alone, and whose running pods do
+/// not all have a place after the plan.
 pub(super) fn nodes_that_strand(plan: &Plan, demand: &Demand) -> BTreeSet<NodeName> {
     let removed = removed_for_cost(plan);
     if removed.is_empty() {
@@ -19,11 +19,10 @@ pub(super) fn nodes_that_strand(plan: &Plan, demand: &Demand) -> BTreeSet<NodeNa
     }
     let mut places: BTreeMap<&str, u32> = BTreeMap::new();
     let placed = plan.capacity.explain.iter().flat_map(|row| &row.pods);
-    let placed = placed.map(|(key, pods)| (key.as_str(), *pods));
-    let grown = plan.capacity.cluster_autoscaler.iter().flat_map(|row| &row.pods);
-    for (key, pods) in placed.chain(grown.map(|(key, pods)| (key.as_str(), *pods))) {
-        let sum = places.entry(key).or_default();
-        *sum = sum.saturating_add(pods);
+    // Growth of a group that cluster-autoscaler resizes is no place: it may never happen.
+    for (key, pods) in placed {
+        let sum = places.entry(key.as_str()).or_default();
+        *sum = sum.saturating_add(*pods);
     }
     let mut stranding = BTreeSet::new();
     for group in &demand.groups {
@@ -31,8 +30,10 @@ pub(super) fn nodes_that_strand(plan: &Plan, demand: &Demand) -> BTreeSet<NodeNa
         let key = workload_key(&group.workload);
         let placed = places.get(key.as_str()).copied().unwrap_or(0);
         if placed < running.min(group.counts.planned) {
-            let here = group.running.keys().filter(|node| removed.contains(*node));
-            stranding.extend(here.cloned());
+            // Otherwise the next round would remove another node of the same workload.
+            if group.running.keys().any(|node| removed.contains(node)) {
+                stranding.extend(group.running.keys().cloned());
+            }
         }
     }
     stranding

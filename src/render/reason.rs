@@ -173,7 +173,7 @@ pub(super) fn retire(reason: &RetireReason) -> String {
         ),
         RetireReason::Surplus { declared, there } => {
             let nodes = count(*declared, "node");
-            format!("its pool needs {nodes}, and {there} exist")
+            format!("its pool may have {nodes}, and {there} exist")
         }
         RetireReason::PoolRemoved => "its pool is no longer declared".to_owned(),
         RetireReason::Drifted { field, is, declared } => {

@@ -38,6 +38,16 @@ pub(super) fn running_by_node(groups: &[PodGroup]) -> BTreeMap<&NodeName, Vec<Ru
 }
 
 impl ExistingNodeBuilder<'_> {
+    /// Returns whether a pod runs on the node with devices that the node does not report: it claims
+    /// them, and the `ResourceSlice` objects of the node are not served or not complete.
+    pub(super) fn runs_unreported_devices(&self, node: &Node) -> bool {
+        let reported = &node.allocatable.extended;
+        let mut running = self.running.get(&node.name).into_iter().flatten();
+        running.any(|RunningHere { group, .. }| {
+            group.shape.requests.extended.keys().any(|name| !reported.contains_key(name))
+        })
+    }
+
     /// Returns the resources of a node for other pods than those of DaemonSets and static pods: at
     /// least the requests of its running pods, unless DaemonSet pods of a higher priority evict
     /// them, or they exceed the node by themselves.
@@ -125,7 +135,7 @@ pub(super) fn oversized_messages(
         let all = offers.list.iter().chain(fixed).chain(withheld).chain(&offers.unpriced);
         let offered = all.map(|o| (&o.node.labels, &o.node.taints, &o.node.allocatable));
         let nodes = existing.iter().map(|n| (&n.labels, &n.taints, &n.allocatable));
-        let mut lacking = None;
+        let mut lacking: Option<Vec<String>> = None;
         for (labels, taints, allocatable) in offered.chain(nodes) {
             if !admits_daemon(daemon, labels, taints) {
                 continue;
@@ -134,13 +144,18 @@ pub(super) fn oversized_messages(
             if short.is_empty() {
                 return None;
             }
-            lacking = lacking.or(Some(short));
+            lacking = Some(match lacking {
+                Some(lacking) => lacking.into_iter().filter(|name| short.contains(name)).collect(),
+                None => short,
+            });
         }
+        let lacking = lacking?;
+        let resources =
+            if lacking.is_empty() { "resources".to_owned() } else { lacking.join(", ") };
         Some(format!(
-            "{} requests more {} than any node that admits it has: its pods stay Pending, and no \
-             node is planned or removed for them",
-            workload_key(&daemon.workload),
-            lacking?.join(", ")
+            "{} requests more {resources} than any node that admits it has: its pods stay Pending, \
+             and no node is planned or removed for them",
+            workload_key(&daemon.workload)
         ))
     };
     daemons.iter().filter_map(message).collect()

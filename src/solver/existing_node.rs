@@ -225,7 +225,7 @@ impl ExistingNodeBuilder<'_> {
         let static_pods = self.static_pods.get(&node.name).cloned().unwrap_or_default();
         let is_young = self.is_starting(node.created_at);
         let (capacity, mut usable) = self.counted_amounts(node, instance, pool.as_ref());
-        if let Some(instance) = ours.filter(|_| is_young) {
+        if let Some(instance) = ours.filter(|_| is_young || self.runs_unreported_devices(node)) {
             self.add_expected_devices(&mut usable, node, instance, pool.as_ref());
         }
         let disposition = match (ours, member, pool.as_ref()) {
@@ -332,8 +332,8 @@ impl ExistingNodeBuilder<'_> {
         pool_of(instance).filter(|_| ours).or_else(|| self.groups.pool_of(instance).cloned())
     }
 
-    /// Adds the devices that a young node does not report yet: device plugins start after its
-    /// kubelet.
+    /// Adds the devices that a node does not report: device plugins start after the kubelet of a
+    /// young node, and `ResourceSlice` objects may not be served.
     fn add_expected_devices(
         &self,
         usable: &mut Resources,

@@ -108,9 +108,6 @@ impl ExistingNodeBuilder<'_> {
         if input.untouched.contains(&node.name) {
             return blocked(BlockReason::NotTargeted);
         }
-        if input.needed.contains(&node.name) {
-            return blocked(BlockReason::NoOtherPlace);
-        }
         if let Some(what) = &input.frozen {
             return blocked(BlockReason::Unknown { what: what.clone() });
         }
@@ -158,6 +155,9 @@ impl ExistingNodeBuilder<'_> {
         if self.reports_too_little(node, instance, &pool.name) {
             let what = "the node reports far less CPU or memory than its instance type has";
             return blocked(BlockReason::Unknown { what: what.to_owned() });
+        }
+        if input.needed.contains(&node.name) {
+            return blocked(BlockReason::NoOtherPlace);
         }
         self.consolidation(instance, pool)
     }

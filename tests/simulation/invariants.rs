@@ -36,7 +36,7 @@ use super::environment::{APPLY, CallKind, RecordedCall, TerminatedInstance};
 
 /// Time within which EC2 lists a new instance.
 const LISTED_WITHIN: SignedDuration = SignedDuration::from_mins(2);
-/// Most observations of a replica that are stored: more than it plans over while an apply waits.
+/// Maximum number of stored observations per replica. It plans over fewer while an apply waits.
 const PLANNING_BASES_MAX: usize = 100;
 /// Longest time from a reply at the port to its event in the controller.
 const REPLY_DELAY_MAX: SignedDuration = SignedDuration::from_millis(500);

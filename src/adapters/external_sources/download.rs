@@ -9,7 +9,7 @@ use ureq::unversioned::transport::DefaultConnector;
 
 use super::cache::SOURCE_BYTES_MAX;
 use super::credentials::Credentials;
-use super::resolver::{CheckedResolver, HostRules, is_this_computer};
+use super::resolver::{CheckedResolver, HostRules, is_loopback};
 use super::{git_source, helm_repository, oci_registry};
 use crate::model::desired::{DeliverySettings, ExternalSource, LockedSource, SourceKind};
 
@@ -117,7 +117,7 @@ impl SourceDownloader {
     /// Returns the basic credentials of the host of a URL. A repository may list any host under
     /// `delivery.privateHosts`. So a host without TLS, and this computer, receive none.
     pub(super) fn credentials(&self, url: &str) -> Option<&str> {
-        let is_safe = url.starts_with("https://") && !is_this_computer(authority(url));
+        let is_safe = url.starts_with("https://") && !is_loopback(authority(url));
         self.credentials.basic(authority(url)).filter(|_| is_safe)
     }
 

@@ -90,8 +90,8 @@ impl HostRules {
     }
 }
 
-/// Returns whether `authority` (`HOST` or `HOST:PORT`) names this computer.
-pub(super) fn is_this_computer(authority: &str) -> bool {
+/// Returns whether `authority` (`HOST` or `HOST:PORT`) is a loopback host.
+pub(super) fn is_loopback(authority: &str) -> bool {
     let name = host_of(authority).trim_matches(['[', ']']).to_ascii_lowercase();
     let name = name.trim_end_matches('.');
     let is_local = |address: IpAddr| address.is_loopback() || address.is_unspecified();
@@ -253,7 +253,7 @@ mod tests {
             ("10.0.0.1", false),
             ("registry.io", false),
         ] {
-            assert_eq!(is_this_computer(authority), expected, "{authority}");
+            assert_eq!(is_loopback(authority), expected, "{authority}");
         }
     }
 }

@@ -282,6 +282,8 @@ struct ClusterAssembly<'s> {
     owners: BTreeMap<&'s WorkloadId, &'s WorkloadId>,
     /// Devices that drivers publish.
     slices: SlicePools,
+    /// Slices that cannot be parsed, and name no node.
+    unread_slices: Vec<String>,
 }
 
 impl ClusterAssembly<'_> {
@@ -401,7 +403,7 @@ impl ClusterAssembly<'_> {
         let Err((reason, node)) = self.slices.add(object) else { return };
         let object = format!("{} {}", RESOURCE_SLICES.kind, key.trim_start_matches('/'));
         let Some(node) = node else {
-            self.objects.unread.push(format!("{object}: {reason}"));
+            self.unread_slices.push(format!("{object}: {reason}"));
             return;
         };
         let nodes = [node].into();
@@ -409,14 +411,16 @@ impl ClusterAssembly<'_> {
         self.objects.unread_objects.push(unread);
     }
 
-    /// Adds the published devices to the nodes. If the user may not list them, and a pod claims
-    /// devices, the list is incomplete: nodes may have devices that are not known.
+    /// Adds the published devices to the nodes. If a pod claims devices, and they may not be listed
+    /// or cannot be parsed, the list is incomplete: nodes may have devices that are not known.
     fn add_devices(&mut self, left_out: Option<&LeftOut>) {
         self.slices.add_to(&mut self.objects.nodes);
         let mut templates = self.objects.templates.values();
-        if let Some(LeftOut::Forbidden(reason)) = left_out
-            && templates.any(|template| !template.spec.resource_claims.is_empty())
-        {
+        if !templates.any(|template| !template.spec.resource_claims.is_empty()) {
+            return;
+        }
+        self.objects.unread.append(&mut self.unread_slices);
+        if let Some(LeftOut::Forbidden(reason)) = left_out {
             let unread = format!(
                 "{}: {reason}; pods claim devices, so apply deploy/kubernetes/rbac.yaml",
                 RESOURCE_SLICES.path

@@ -323,8 +323,8 @@ impl<P: BlockingPlanner> RevisionPlanner for Arc<LivePlanner<P>> {
         world: Arc<Observed>,
         pods: PodScope,
     ) -> RevalidatedPlan {
-        let planner = Self::clone(self);
-        run_blocking(move || planner.plans.revalidate(&plan, &world, pods)).await
+        let (planner, over) = (Self::clone(self), mark_unresolved(&world, &self.launch_context));
+        run_blocking(move || planner.plans.revalidate(&plan, &over, pods)).await
     }
 
     fn catalog(&self) -> &Catalog {

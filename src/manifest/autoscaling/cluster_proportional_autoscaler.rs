@@ -106,10 +106,13 @@ fn node_selector(text: &str) -> Result<Requirements, String> {
     let mut rest = text.trim();
     while !rest.is_empty() {
         // Commas between parentheses separate values.
-        let is_inside =
-            |at: usize| rest[..at].matches('(').count() > rest[..at].matches(')').count();
-        let mut commas = rest.match_indices(',').map(|(at, _)| at);
-        let end = commas.find(|at| !is_inside(*at)).unwrap_or(rest.len());
+        let (mut opened, mut closed) = (0_usize, 0_usize);
+        let is_end = |letter: char| {
+            opened += usize::from(letter == '(');
+            closed += usize::from(letter == ')');
+            letter == ',' && opened <= closed
+        };
+        let end = rest.find(is_end).unwrap_or(rest.len());
         let (key, set) = label_requirement(rest[..end].trim())
             .ok_or_else(|| format!("`{}` is no label requirement", shorten(&rest[..end])))?;
         requirements.add(key.as_str().into(), &set);

@@ -61,7 +61,7 @@ impl DeliveryContext<'_> {
             // Unreadable parts of another cluster's application do not matter here.
             return sources
                 .iter()
-                .filter_map(|source| self.argo_other_cluster_set(source))
+                .filter_map(|source| self.argo_skipped_set(source, cluster))
                 .map(Ok)
                 .collect();
         }
@@ -71,7 +71,7 @@ impl DeliveryContext<'_> {
         if text_at(root, &["metadata", "annotations", SKIP_RECONCILE]) == Some("true") {
             let reason = format!("its annotation {SKIP_RECONCILE} stops it, {MAY_DIFFER}");
             // Its files are no workloads of their own.
-            let files = sources.iter().filter_map(|source| self.argo_other_cluster_set(source));
+            let files = sources.iter().filter_map(|source| self.argo_skipped_set(source, cluster));
             return std::iter::once(Err(reason)).chain(files.map(Ok)).collect();
         }
         let policy = SyncPolicy::of_application(spec);
@@ -94,7 +94,30 @@ impl DeliveryContext<'_> {
         root: &YamlNode<'_>,
         home: TargetCluster,
     ) -> Vec<Result<ManifestSet, String>> {
-        self.applications(root, home).unwrap_or_else(|reason| vec![Err(reason)])
+        let known = self.excluded_directories.take();
+        let manifest_sets = self.applications(root, home);
+        let excluded = self.excluded_directories.replace(known);
+        // What an application of another cluster lacks may be delivered here.
+        if manifest_sets.as_ref().is_ok_and(|sets| self.delivers_here(root, home, sets)) {
+            self.excluded_directories.borrow_mut().extend(excluded);
+        }
+        manifest_sets.unwrap_or_else(|reason| vec![Err(reason)])
+    }
+
+    /// Returns whether an `ApplicationSet` with these manifests delivers to this cluster.
+    fn delivers_here(
+        &self,
+        root: &YamlNode<'_>,
+        home: TargetCluster,
+        manifest_sets: &[Result<ManifestSet, String>],
+    ) -> bool {
+        if manifest_sets.is_empty() {
+            let spec = node_at(root, &["spec", "template", "spec"]);
+            return spec.is_some_and(|spec| {
+                self.destination_cluster(spec, home) == Ok(TargetCluster::This)
+            });
+        }
+        manifest_sets.iter().flatten().any(|set| set.cluster == TargetCluster::This)
     }
 
     fn applications(
@@ -169,11 +192,15 @@ impl DeliveryContext<'_> {
         self.destinations.borrow_mut().entry(name).or_default().extend(local);
     }
 
-    /// Returns the manifests that a source delivers to another cluster, if they are in this tree.
-    fn argo_other_cluster_set(&self, source: &YamlNode<'_>) -> Option<ManifestSet> {
+    /// Returns the manifests of a source that are skipped here, if they are in this tree.
+    fn argo_skipped_set(
+        &self,
+        source: &YamlNode<'_>,
+        cluster: TargetCluster,
+    ) -> Option<ManifestSet> {
         self.check_repository(text_at(source, &["repoURL"])?).ok()?;
-        let manifest_set =
-            self.other_cluster_set(self.local_directory(text_at(source, &["path"])?).ok()?);
+        let path = self.local_directory(text_at(source, &["path"])?).ok()?;
+        let manifest_set = self.skipped_set(path, cluster);
         let ManifestContent::Files(FileSelection { path, .. }) = manifest_set.content else {
             return Some(manifest_set);
         };

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::generators::Params;
+use super::generators::{APPLICATION_BYTES_MAX, Params};
 
 /// Maximum nesting of parentheses.
 const DEPTH_MAX: usize = 16;
@@ -193,6 +193,7 @@ impl Parser<'_> {
         }
         let texts = arguments.iter().map(|one| self.text(one)).collect::<Result<Vec<_>, _>>()?;
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        check_bytes(texts.iter().map(|text| text.len()).sum())?;
         let text: Cow<'_, str> = match (function, &texts[..]) {
             ("lower", [text]) => text.to_lowercase().into(),
             ("upper", [text]) => text.to_uppercase().into(),
@@ -203,7 +204,11 @@ impl Parser<'_> {
             ("normalize", [text]) => normalize(text).into(),
             ("trimPrefix", [prefix, text]) => text.strip_prefix(prefix).unwrap_or(text).into(),
             ("trimSuffix", [suffix, text]) => text.strip_suffix(suffix).unwrap_or(text).into(),
-            ("replace", [from, to, text]) => text.replace(from, to).into(),
+            ("replace", [from, to, text]) => {
+                let added = text.matches(from).count().saturating_mul(to.len());
+                check_bytes(added.saturating_add(text.len()))?;
+                text.replace(from, to).into()
+            }
             ("trunc", [count, text]) => {
                 let count: usize = count.parse().map_err(|_| unsupported("trunc"))?;
                 text.chars().take(count).collect::<String>().into()
@@ -230,6 +235,14 @@ impl Parser<'_> {
         }
         Ok(Operand::Field(path))
     }
+}
+
+/// Checks the bytes of a value against the limit, before they are allocated.
+fn check_bytes(bytes: usize) -> Result<(), String> {
+    if bytes <= APPLICATION_BYTES_MAX {
+        return Ok(());
+    }
+    Err(format!("it makes more than {APPLICATION_BYTES_MAX} bytes at once"))
 }
 
 /// Returns a name that is valid in DNS, as the function `normalize` of Argo CD.
@@ -305,5 +318,13 @@ mod tests {
             let error = evaluate(expression, &params).expect_err(expression);
             assert!(error.contains(expected), "{expression}: {error}");
         }
+    }
+
+    #[test]
+    fn a_replacement_has_a_bounded_length() {
+        let params = [("many", "a"), ("long", "b")];
+        let params = params.map(|(key, value)| (key.to_owned(), value.repeat(2_000))).into();
+        let error = evaluate("replace \"a\" .long .many", &params).expect_err("4 MB");
+        assert!(error.contains("bytes at once"), "{error}");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value as Json;
 
-use super::super::placeholder::{Vars, add_unread_source};
+use super::super::placeholder::{Vars, add_unread_source, is_open, one_line, unread_source};
 use super::super::remote_reference::chart_source;
 use super::super::repository_layout::parent_directory;
 use super::super::settings::is_within;
@@ -49,16 +49,15 @@ impl DeliveryContext<'_> {
         let check_repository = self.flux_source(spec, &["sourceRef"], location);
         let path = self.local_directory(text_at(spec, &["path"]).unwrap_or_default());
         if let (Ok(()), Ok(path)) = (check_repository, path) {
-            let manifest_set = self.other_cluster_set(path.clone());
+            let manifest_set = self.skipped_set(path.clone(), cluster);
             if let ManifestContent::Files(files) = &manifest_set.content {
                 let files = FileSelection { recurse: true, ..files.clone() };
                 manifest_sets.push(Ok(ManifestSet {
                     content: ManifestContent::Files(files),
                     ..manifest_set
                 }));
-                let inner = self.kustomizations_below(&path);
-                manifest_sets
-                    .extend(inner.into_iter().map(|path| Ok(self.other_cluster_set(path))));
+                let inner = self.kustomizations_below(&path).into_iter();
+                manifest_sets.extend(inner.map(|path| Ok(self.skipped_set(path, cluster))));
             } else {
                 manifest_sets.push(Ok(manifest_set));
             }
@@ -255,12 +254,16 @@ impl DeliveryContext<'_> {
                     "; list those that affect capacity under `delivery.vars` in fleetwright.yaml";
                 if is_secret { why + hint } else { why }
             });
-            match found? {
-                Some(found) => {
-                    vars.extend(found.iter().map(|(key, value)| (key.clone(), one_line(value))));
-                }
-                None => add_unread_source(&mut vars, referenced_values(item, namespace)),
+            let found = found?;
+            if found.is_none_or(|found| found.values().any(|text| is_open(text))) {
+                // It may replace each value of the sources before it.
+                let first = unread_source(&vars).map(str::to_owned);
+                vars.clone_from(&self.fleet.delivery.vars);
+                let source = first.unwrap_or_else(|| referenced_values(item, namespace));
+                add_unread_source(&mut vars, source);
             }
+            let known = found.into_iter().flatten().filter(|(_, value)| !is_open(value));
+            vars.extend(known.map(|(key, value)| (key.clone(), one_line(value))));
         }
         if let Some(YamlValue::Map(entries)) =
             node_at(spec, &["postBuild", "substitute"]).map(|node| &node.value)
@@ -326,7 +329,8 @@ impl DeliveryContext<'_> {
         let other_cluster = || {
             let chart = node_at(spec, &["chart", "spec"])?;
             self.flux_source(chart, &["sourceRef"], location).ok()?;
-            Some(self.other_cluster_set(self.local_directory(text_at(chart, &["chart"])?).ok()?))
+            let path = self.local_directory(text_at(chart, &["chart"])?).ok()?;
+            Some(self.skipped_set(path, cluster))
         };
         why.map(Err).into_iter().chain(other_cluster().map(Ok)).collect()
     }
@@ -440,6 +444,10 @@ impl DeliveryContext<'_> {
                 let name = text_at(item, &["name"]).unwrap_or_default();
                 return Err(format!("ConfigMap {namespace}/{name} has no key `{key}`"));
             };
+            if is_open(value) {
+                let name = referenced_values(item, namespace);
+                return Err(format!("{name} has values that depend on a source that is not read"));
+            }
             values.push(Values::Text(match text_at(item, &["targetPath"]) {
                 Some(path) => nested_value(path, value)?,
                 None => value.clone(),
@@ -538,11 +546,6 @@ fn nested_value(path: &str, value: &str) -> Result<String, String> {
     let nest =
         |inner: Json, key: &str| Json::Object([(key.to_owned(), inner)].into_iter().collect());
     Ok(path.rsplit('.').fold(scalar, nest).to_string())
-}
-
-/// Returns a value as Flux substitutes it: without line breaks.
-fn one_line(value: &str) -> String {
-    value.replace('\n', "")
 }
 
 fn check_not_suspended(spec: &YamlNode<'_>) -> Result<(), String> {

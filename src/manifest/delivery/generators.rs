@@ -23,7 +23,7 @@ const APPLICATIONS_MAX: usize = 2_000;
 const PARAMS_BYTES_MAX: usize = 32 << 10;
 
 /// Maximum bytes of one application; no API server accepts a larger object.
-const APPLICATION_BYTES_MAX: usize = 2 << 20;
+pub(super) const APPLICATION_BYTES_MAX: usize = 2 << 20;
 
 /// Maximum length of a DNS name.
 const DNS_NAME_MAX: usize = 253;
@@ -220,7 +220,11 @@ impl DeliveryContext<'_> {
                 return Err(format!("its file {path} cannot be read"));
             };
             let text = yaml::decode(content).map_err(|error| format!("its file {path} {error}"))?;
-            for document in yaml::load(&text).documents {
+            let loaded = yaml::load(&text);
+            if loaded.fault.is_some() {
+                return Err(format!("its file {path} cannot be parsed"));
+            }
+            for document in loaded.documents {
                 let mut params = flatten(&document.root);
                 params.extend(path_params(parent_directory(&path)));
                 let name = path.rsplit('/').next().unwrap_or_default();

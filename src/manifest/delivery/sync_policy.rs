@@ -17,11 +17,12 @@ pub(in super::super) struct SyncPolicy {
     ignored: Vec<IgnoredReplicas>,
 }
 
-/// Workloads whose replicas are not applied. An empty text matches all names.
+/// Workloads whose replicas are not applied. An empty namespace or name matches all; group and kind
+/// are patterns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct IgnoredReplicas {
-    group: String,
-    kind: String,
+    group: PathPattern,
+    kind: PathPattern,
     namespace: String,
     name: String,
     effect: LiveReplicas,
@@ -42,14 +43,17 @@ impl SyncPolicy {
         let has_option = |option: &str| options.iter().any(|item| item.text() == Some(option));
         let is_respected = has_option("RespectIgnoreDifferences=true");
         let ignored = items_at(spec, &["ignoreDifferences"]).iter().filter_map(|item| {
-            let text = |key| text_at(item, &[key]).unwrap_or_default().to_owned();
+            let text = |key| text_at(item, &[key]).unwrap_or_default();
+            // Argo CD ignores a rule whose pattern it cannot read.
+            let pattern = |key| PathPattern::new(text(key), GlobDialect::ArgoDirectory).ok();
             let fields = ignored_fields(item)?;
             let effect = match fields {
                 IgnoredFields::Replicas if is_respected => LiveReplicas::Stay,
                 // A sync applies the number of Git, but a difference of the number alone starts none.
                 IgnoredFields::Replicas | IgnoredFields::Unknown => LiveReplicas::MayStay,
             };
-            let [group, kind, namespace, name] = ["group", "kind", "namespace", "name"].map(text);
+            let [namespace, name] = ["namespace", "name"].map(|key| text(key).to_owned());
+            let (group, kind) = (pattern("group")?, pattern("kind")?);
             Some(IgnoredReplicas { group, kind, namespace, name, effect })
         });
         Self { retains: !prunes || has_option("Prune=false"), ignored: ignored.collect() }
@@ -72,15 +76,11 @@ impl SyncPolicy {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
         let kind = text_at(root, &["kind"]).unwrap_or_default();
         let is_or_any = |stated: &str, own: &str| stated.is_empty() || stated == own;
-        let matches = |pattern: &str, text: &str| {
-            PathPattern::new(pattern, GlobDialect::ArgoDirectory)
-                .is_ok_and(|pattern| pattern.matches(text))
-        };
         let fits = |rule: &&IgnoredReplicas| {
-            matches(&rule.group, group)
-                && matches(&rule.kind, kind)
-                && is_or_any(&rule.namespace, namespace)
+            is_or_any(&rule.namespace, namespace)
                 && is_or_any(&rule.name, name)
+                && rule.group.matches(group)
+                && rule.kind.matches(kind)
         };
         let ignored = self.ignored.iter().filter(fits).map(|rule| rule.effect);
         let once = has_mark(root, "kustomize.toolkit.fluxcd.io/ssa", "IfNotPresent");

@@ -105,22 +105,32 @@ impl<'a> DeliveredFiles<'a> {
     }
 
     /// Returns whether a delivery object has the file in its directory but does not deliver it. A file
-    /// with a delivery object stays readable: it is often applied by hand.
-    pub(super) fn leaves_out(&self, file: &TreeFile) -> bool {
+    /// with a delivery object stays readable: it is often applied by hand. So does a file whose
+    /// `source` in the settings names what is left out.
+    pub(super) fn leaves_out(&self, file: &TreeFile, source: &str) -> bool {
         let Ok(bytes) = &file.content else { return false };
-        self.is_left_out(&file.path) && !ContentMarks::from_bytes(bytes).delivers
+        let is_named = !source.is_empty()
+            && (*file.path == *source || self.is_below_left_out(&format!("{source}/")));
+        !is_named && self.is_left_out(&file.path) && !ContentMarks::from_bytes(bytes).delivers
+    }
+
+    /// Returns whether a directory above `path` is left out.
+    fn is_below_left_out(&self, path: &str) -> bool {
+        path.match_indices('/').any(|(at, _)| self.left_out.contains(&path[..at]))
     }
 
     pub(super) fn is_left_out(&self, path: &str) -> bool {
         let by_selection = || {
-            self.manifest_sets.iter().any(|(_, manifest_set)| match &manifest_set.content {
+            // What another cluster does not get may be delivered here.
+            let own = self.manifest_sets.iter().map(|(_, manifest_set)| manifest_set);
+            let mut own = own.filter(|set| set.cluster == TargetCluster::This);
+            own.any(|manifest_set| match &manifest_set.content {
                 ManifestContent::Files(files) => files.leaves_out(path),
                 ManifestContent::Rendered(_) => false,
             })
         };
-        let mut above = path.match_indices('/').map(|(at, _)| &path[..at]);
         self.rendered_directories.contains(parent_directory(path))
-            || above.any(|directory| self.left_out.contains(directory))
+            || self.is_below_left_out(path)
             || by_selection()
     }
 

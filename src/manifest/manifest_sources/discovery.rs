@@ -192,7 +192,7 @@ impl SourceContext<'_> {
         let mut visit = |visit: VisitedText<'_>| {
             let (manifest, cluster) = match visit {
                 VisitedText::Manifest(manifest) => (manifest, TargetCluster::This),
-                VisitedText::OtherCluster(manifest) => (manifest, TargetCluster::Other),
+                VisitedText::OtherCluster(manifest, _) => (manifest, TargetCluster::Other),
                 VisitedText::Excluded(..) => return,
             };
             let Ok(bytes) = &manifest.file.content else { return };

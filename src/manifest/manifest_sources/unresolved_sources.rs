@@ -56,7 +56,9 @@ impl DeliverySources {
                         None => &format!("{} was not run on it", request.recipe.as_str()),
                     },
                     Ok(
-                        ManifestSet { cluster: TargetCluster::Other, .. }
+                        ManifestSet {
+                            cluster: TargetCluster::Other | TargetCluster::Stopped, ..
+                        }
                         | ManifestSet { content: ManifestContent::Files(_), .. },
                     ) => continue,
                 };

@@ -47,6 +47,7 @@ pub fn read_fleet(tree: &Tree) -> (Fleet, Vec<Problem>) {
             vars: &vars,
             rendered_origin: None,
             delivered_by: None,
+            is_of_chart: false,
             namespaces: DEFAULT_NAMESPACES,
             policy: &NO_POLICY,
             verbatim: false,

@@ -1,8 +1,10 @@
 //! Launches of an approved plan, against the present inputs.
 //!
-//! Digest, ID and checksum of a plan file prove no origin: who edits the file computes them anew.
+//! Digest, ID and checksum of a plan file prove no origin: an editor of the file can compute them anew.
 //! Prices and demand may differ since the approval. A type or place that the pool does not admit, or
 //! that has no price, was never planned.
+
+use std::collections::BTreeSet;
 
 use super::Facts;
 use super::context::CheckContext;
@@ -10,8 +12,10 @@ use super::launches::{alternative_labels, unmet};
 use crate::catalog::Offering;
 use crate::model::desired::Pool;
 use crate::model::ids::Labels;
+use crate::model::observed::tag;
 use crate::model::reason::Alternative;
 use crate::model::requirement::key;
+use crate::plan::change_id;
 use crate::plan::wire::{NodeState, Plan};
 
 /// Returns a text for each launch, or alternative of a launch, that the pool does not admit, that
@@ -19,9 +23,16 @@ use crate::plan::wire::{NodeState, Plan};
 pub fn refused_launches(plan: &Plan, facts: &Facts<'_>) -> Vec<String> {
     let context = CheckContext::new(plan, facts);
     let mut texts = Vec::new();
+    let instances = facts.observed.instances.values();
+    let started: BTreeSet<&String> =
+        instances.filter_map(|instance| instance.tags.get(tag::CHANGE)).collect();
     for row in context.rows.iter().filter(|row| row.action.creates()) {
         let Some(after) = row.after else { continue };
         let address = row.address;
+        // An earlier run of the plan launched this node.
+        if started.contains(&change_id(&plan.capacity.plan_id, address).to_string()) {
+            continue;
+        }
         let Some(pool) = after.pool.as_ref().and_then(|name| context.pool(name)) else {
             texts.push(format!("`{address}` would launch a node of a pool that is not declared"));
             continue;

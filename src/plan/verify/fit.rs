@@ -151,7 +151,9 @@ fn check_resources(
         &daemons,
     );
     let mut allocatable = resources(&after.allocatable);
-    for (name, amount) in expected_devices(context, row, after) {
+    let is_unreported = |name: &ResourceName| !allocatable.extended.contains_key(name);
+    let runs_unreported = staying_requests.extended.keys().any(is_unreported);
+    for (name, amount) in expected_devices(context, row, after, runs_unreported) {
         allocatable.extended.entry(name).or_insert(amount);
     }
     let present = staying_requests.plus(&daemons);
@@ -170,18 +172,21 @@ fn check_resources(
     }
 }
 
-/// Returns the devices of a recently created managed node, whose device plugins may still start.
+/// Returns the devices of a managed node that was created recently, so that its device plugins may
+/// still start, or whose running pods have devices that it does not report.
 fn expected_devices(
     context: &CheckContext<'_>,
     row: &CheckedRow<'_>,
     after: &NodeState,
+    runs_unreported: bool,
 ) -> BTreeMap<ResourceName, i64> {
     let young = row.node.is_some_and(|node| {
         context.plan.timestamp.duration_since(node.created_at) <= DEVICE_PLUGIN_START_TIMEOUT
     });
     let ours = row.instance.is_some_and(|instance| context.is_managed(instance));
     let pool = after.pool.as_ref().and_then(|name| context.pool(name));
-    let kind = context.kind(after).filter(|_| young && ours && row.action.keeps());
+    let kind =
+        context.kind(after).filter(|_| (young || runs_unreported) && ours && row.action.keeps());
     let offered =
         pool.zip(kind).and_then(|(pool, kind)| context.allocation(pool, kind, &after.labels));
     offered.map(|offered| offered.allocatable.extended).unwrap_or_default()

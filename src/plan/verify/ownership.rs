@@ -127,14 +127,10 @@ fn check_pinned(
     }
 }
 
-/// Returns the number of pods of each workload that have a place after the plan: on a node, or in
-/// the growth of a group that cluster-autoscaler resizes.
+/// Returns the number of pods of each workload that have a place on a node after the plan.
 fn places<'c>(context: &'c CheckContext<'_>) -> BTreeMap<&'c str, u32> {
     let mut places: BTreeMap<&str, u32> = BTreeMap::new();
-    let placed = context.rows.iter().flat_map(CheckedRow::pods);
-    let grown = context.plan.capacity.cluster_autoscaler.iter().flat_map(|row| &row.pods);
-    let grown = grown.map(|(key, pods)| (key.as_str(), *pods));
-    for (key, pods) in placed.chain(grown) {
+    for (key, pods) in context.rows.iter().flat_map(CheckedRow::pods) {
         let sum = places.entry(key).or_default();
         *sum = sum.saturating_add(pods);
     }

@@ -1,7 +1,7 @@
 //! DaemonSets that have no room on nodes with running pods.
 
 use super::*;
-use crate::model::desired::Scale;
+use crate::model::desired::{Budget, BudgetNodes, Scale};
 use crate::model::ids::{WorkloadId, WorkloadKind};
 use crate::testing::pods;
 
@@ -83,4 +83,22 @@ fn node_is_not_removed_for_cost_while_its_pods_have_no_other_place() {
     scenario.template().spec.containers = pods::template(90_000, 0).spec.containers;
     let plan = scenario.plan();
     assert_eq!(plan.summary.destroy, 0, "{before} nodes");
+}
+
+/// With a budget of one node, each planning round found one more node of the same workload. After a
+/// few rounds, no node of any workload was removed.
+#[test]
+fn workload_without_a_place_keeps_its_own_nodes_only() {
+    let mut scenario = Scenario::without_workloads(&["m5.large"]);
+    scenario.deploy("large", 6, pods::template(1_500, 64));
+    scenario.deploy("small", 2, pods::template(1_500, 64));
+    scenario.apply();
+    scenario.age();
+    let nodes = BudgetNodes::Count(1);
+    scenario.pool().budgets =
+        vec![Budget { nodes, reasons: vec![], schedule: None, duration: None }];
+    scenario.deploy("large", 6, pods::template(90_000, 64));
+    scenario.deploy("small", 0, pods::template(1_500, 64));
+    let plan = scenario.plan();
+    assert_eq!((plan.summary.destroy, plan.capacity.pods.unschedulable), (1, 6));
 }

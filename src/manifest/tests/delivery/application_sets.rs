@@ -252,3 +252,27 @@ fn normalized_names_are_names_of_objects() {
         DeliveryScenario::new(&[("apps/Web_shop/pod.yaml", &pod("a", "")), ("set.yaml", &text)]);
     assert_eq!(workloads(&scenario.read()), ["web-shop/a apps/Web_shop/pod.yaml:1"]);
 }
+
+#[test]
+fn directories_that_a_set_of_another_cluster_excludes_are_read_here() {
+    let fields = "directories: [{path: apps/*}, {path: apps/two, exclude: true}]";
+    let text = git_set(fields, "{{path}}").replace("in-cluster", "staging");
+    let scenario = DeliveryScenario::new(&[
+        ("apps/one/pod.yaml", &pod("a", "")),
+        ("apps/two/pod.yaml", &pod("b", "")),
+        ("fleetwright.yaml", &fleet("  delivery: {otherClusters: [staging]}\n")),
+        ("set.yaml", &text),
+    ]);
+    assert_eq!(workloads(&scenario.read()), ["default/b apps/two/pod.yaml:1"]);
+}
+
+#[test]
+fn a_generator_file_that_cannot_be_parsed_is_unresolved() {
+    let scenario = DeliveryScenario::new(&[
+        ("apps/one/pod.yaml", &pod("a", "")),
+        ("envs/one.yaml", "at: [one"),
+        ("set.yaml", &git_set("files: [{path: 'envs/*.yaml'}]", "apps/{{at}}")),
+    ]);
+    let found = unresolved(&scenario.read()).concat();
+    assert!(found.contains("its file envs/one.yaml cannot be parsed"), "{found}");
+}

@@ -76,6 +76,51 @@ fn optional_values_of_a_release_are_unresolved_if_they_are_not_in_the_tree() {
 }
 
 #[test]
+fn a_source_that_is_not_read_may_replace_known_values() {
+    let (config, secret) =
+        ("{kind: ConfigMap, name: vars}", "{kind: Secret, name: s, optional: true}");
+    let spec = |from: String| format!("  postBuild: {{substituteFrom: [{from}]}}\n");
+    let later = spec(format!("{config}, {secret}"));
+    let desired = delivered_by_flux(&later, &deployment("a", "", "${KNOWN}"));
+    let found = lines(&desired).concat();
+    assert!(desired.workloads.is_empty() && found.contains("needs `KNOWN`"), "{found}");
+    let earlier = spec(format!("{secret}, {config}"));
+    let desired = delivered_by_flux(&earlier, &deployment("a", "", "${KNOWN}"));
+    assert_eq!((desired.workloads.len(), unresolved(&desired)), (1, vec![]), "the last one counts");
+}
+
+#[test]
+fn a_config_map_whose_values_are_not_known_is_not_read() {
+    let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cv, namespace: flux-system}\n\
+                  data: {N: '${X:-3}', KNOWN: '4'}\n";
+    let of = |path: &str, from: &str| {
+        flux(path, &format!("  path: ./{path}\n  postBuild: {{substituteFrom: [{from}]}}\n"))
+    };
+    let inner = of("cm", "{kind: Secret, name: s, optional: true}");
+    let outer = of("apps", "{kind: ConfigMap, name: cv}");
+    let objects = format!("{REPOSITORY}---\n{inner}---\n{outer}");
+    let read = |replicas: &str| {
+        let apps = deployment("a", "", replicas);
+        let files = [("apps/a.yaml", &*apps), ("cm/cm.yaml", config), ("flux.yaml", &*objects)];
+        DeliveryScenario::new(&files).read()
+    };
+    let found = unresolved(&read("${N:=1}")).concat();
+    assert!(found.contains("may give a value to its `spec.replicas`"), "{found}");
+    assert!(lines(&read("${N}")).concat().contains("needs `N`"), "it has no value");
+    assert_eq!(read("${KNOWN}").workloads.len(), 1, "its other values are known");
+}
+
+#[test]
+fn flux_runs_jobs_with_hooks_of_other_tools() {
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j, annotations: \
+               {argocd.argoproj.io/hook: Skip, helm.sh/hook: test}}\nspec: {template: {spec: \
+               {restartPolicy: Never, containers: [{name: c}]}}}\n";
+    let (by_flux, by_argo) = (delivered_by_flux("", job), delivered_by_argo("", "", job));
+    assert_eq!((by_flux.workloads.len(), by_flux.hooks.len()), (1, 0));
+    assert_eq!((by_argo.workloads.len(), by_argo.hooks.len()), (1, 1));
+}
+
+#[test]
 fn hooks_of_a_chart_stay_unless_their_policy_or_phase_removes_them() {
     let fleet = fleet("  sources: [{path: charts/shop, render: helm, namespace: web}]\n");
     let files = [("charts/shop/Chart.yaml", "name: shop"), ("fleetwright.yaml", fleet.as_str())];
@@ -173,6 +218,8 @@ fn an_application_that_is_not_reconciled_is_unresolved() {
     assert!(desired.workloads.is_empty(), "its files are no workloads of their own");
     let suspended = delivered_by_flux("  suspend: true\n", &deployment("a", "", "1"));
     assert_eq!((unresolved(&suspended).len(), suspended.workloads.len()), (1, 0));
+    let reasons = reasons(&suspended).concat();
+    assert!(reasons.contains("an object that is suspended or skipped"), "{reasons}");
 }
 
 #[test]

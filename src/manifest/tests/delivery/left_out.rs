@@ -93,3 +93,16 @@ fn flux_delivers_neither_json_nor_local_config() {
     assert_eq!((names, unresolved(&desired)), (vec!["a"], vec![]));
     assert_eq!(reasons_of(&desired, "apps/notes.json"), [LEFT_OUT]);
 }
+
+#[test]
+fn what_an_application_of_another_cluster_lacks_is_read_here() {
+    let theirs = "{name: staging, namespace: web}";
+    let source = format!("source: {{{HERE}, directory: {{exclude: prod.yaml}}}}");
+    let scenario = DeliveryScenario::new(&[
+        ("app.yaml", &application(&source, theirs)),
+        ("apps/prod.yaml", &pod("prod", "")),
+        ("apps/stage.yaml", &pod("stage", "")),
+        ("fleetwright.yaml", &fleet("  delivery: {otherClusters: [staging]}\n")),
+    ]);
+    assert_eq!(workloads(&scenario.read()), ["default/prod apps/prod.yaml:1"]);
+}
