@@ -401,7 +401,7 @@ fn image_alias_resolves_through_ssm_parameter() {
 fn reservation_launches_stop_at_its_capacity() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
-        let (proxy, aws, image) = account(&moto, "id: IMAGE").await;
+        let (proxy, aws, image) = account(&moto, "id: ami-1").await;
         let desired = read_pools(&format!("id: {image}"));
         let aws = aws.with_launch_context(launch_context(&desired));
         proxy.edit_additions(|additions| {

@@ -59,7 +59,7 @@ fn launched(outcome: LaunchOutcome) -> LaunchedInstance {
 fn fleet_offers_every_offering_with_a_subnet() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
-        let (proxy, aws, image) = account(&moto, "id: IMAGE").await;
+        let (proxy, aws, image) = account(&moto, "id: ami-1").await;
         let desired = read_pools(&format!("id: {image}"));
         let aws = aws.with_launch_context(launch_context(&desired));
         for (capacity_type, strategy, priorities) in [
@@ -96,7 +96,7 @@ fn fleet_offers_every_offering_with_a_subnet() {
 fn outcome_names_the_offering_that_ec2_chose() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
-        let (proxy, aws, image) = account(&moto, "id: IMAGE").await;
+        let (proxy, aws, image) = account(&moto, "id: ami-1").await;
         let desired = read_pools(&format!("id: {image}"));
         let aws = aws.with_launch_context(launch_context(&desired));
         for (choice, offering, kind, zone) in
