@@ -246,7 +246,6 @@ fn retry_times(retries: &BTreeMap<PoolName, Retry>) -> BTreeMap<PoolName, Timest
 impl ControllerState {
     /// Notes the progress of an apply. Its calls count as done before they are observed.
     pub(super) fn on_apply_progress(&mut self, ticket: Ticket, event: &Event) {
-        let now = self.now;
         let Some(run) = self.applies.runs.get_mut(&ticket) else { return };
         if let (Step::Finished { step, .. }, Some(address)) = (&event.step, &event.address) {
             run.finished_steps.insert((address.clone(), *step));
@@ -263,13 +262,7 @@ impl ControllerState {
             }
             Step::InsufficientCapacity { .. } => {
                 run.unanswered_launches.retain(|address| Some(address) != event.address.as_ref());
-                self.counters.count(Counter::LaunchesInsufficientCapacity);
-                if let (Some(persisted), Some(exclusion)) =
-                    (&mut self.persistence.loaded, capacity_exclusion(event))
-                {
-                    let limits = ExclusionLimits::CONTROLLER;
-                    persisted.unavailable_offerings.record(exclusion, now, limits);
-                }
+                self.on_insufficient_capacity(event);
             }
             Step::Wave { step: WaveStep::Retire, .. } | Step::InProgress { .. } => {
                 self.on_launches_ended(ticket);
@@ -315,6 +308,17 @@ impl ControllerState {
             Step::Cordoned { .. } | Step::Uncordoned { .. } => {
                 self.time_apply_event(ticket, event, "");
             }
+        }
+    }
+
+    /// Excludes the offering for which EC2 has no capacity.
+    fn on_insufficient_capacity(&mut self, event: &Event) {
+        self.counters.count(Counter::LaunchesInsufficientCapacity);
+        if let (Some(persisted), Some(exclusion)) =
+            (&mut self.persistence.loaded, capacity_exclusion(event))
+        {
+            let limits = ExclusionLimits::CONTROLLER;
+            persisted.unavailable_offerings.record(exclusion, self.now, limits);
         }
     }
 

@@ -393,7 +393,7 @@ impl TreeReader<'_> {
         }
     }
 
-    /// Reports an object of which an unread source may decide a part. Returns true if it is one. Many
+    /// Reports an object if an unread source may decide one of its fields. Returns true if so. Many
     /// fields of a workload do not matter, so that its reader decides about those.
     fn is_open(
         &mut self,

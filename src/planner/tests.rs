@@ -11,6 +11,7 @@ mod revalidation;
 mod spot_offerings;
 mod termination_grace;
 mod unread_sources;
+mod windows;
 mod worlds;
 
 use std::num::NonZero;

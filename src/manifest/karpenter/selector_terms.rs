@@ -64,7 +64,7 @@ impl Selected {
         }
     }
 
-    /// Returns the fields of which each term needs one.
+    /// Returns the fields that select. Each term needs at least one.
     fn conditions(self) -> &'static [&'static str] {
         match self {
             Self::Images => &["alias", "tags", "id", "name", "ssmParameter"],
