@@ -37,7 +37,7 @@ use super::environment::{APPLY, CallKind, RecordedCall, TerminatedInstance};
 /// Time within which EC2 lists a new instance.
 const LISTED_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 /// Maximum number of stored observations per replica. It plans over fewer while an apply waits.
-const PLANNING_BASES_MAX: usize = 100;
+const PLANNING_BASES_MAX: usize = 1000;
 /// Longest time from a reply at the port to its event in the controller.
 const REPLY_DELAY_MAX: SignedDuration = SignedDuration::from_millis(500);
 
@@ -355,7 +355,10 @@ impl InvariantChecks {
 
     /// I7: a plan places no pods on unschedulable nodes.
     fn check_unschedulable_nodes(&mut self, plan: &Plan, replica: usize, now: Timestamp) {
-        let Some(over) = self.base_of(replica, plan) else { return };
+        let Some(over) = self.base_of(replica, plan) else {
+            let what = format!("the observation of plan {} is not stored", plan.capacity.plan_id);
+            return self.fail(now, &what);
+        };
         let closed = |row: &&ResourceChange| {
             let node = row.change.after.as_ref().and_then(|after| after.node.as_ref());
             node.is_some_and(|name| over.closed.contains(name))

@@ -131,6 +131,38 @@ fn zone_spread_of_several_workloads_needs_nodes_in_each_zone() {
 }
 
 #[test]
+fn affinity_and_spread_over_zones_need_the_selected_pods_in_each_zone() {
+    for steer in [false, true] {
+        let both =
+            format!("{}, {}", term("podAffinity", "b", ZONE), spread("a", ZONE, "maxSkew: 1"));
+        // Each pod of `b` fills a node. `c` must not bring all of them to one zone.
+        let large = "containers: [{name: app, resources: {requests: {cpu: 3}}}]";
+        let mut scenario = scenario(&[
+            deployment("a", 6, &both),
+            deployment("b", 3, large),
+            deployment("c", 1, &term("podAffinity", "b", ZONE)),
+        ]);
+        scenario.settings.steer = steer;
+        let fleet = summary(&scenario, &scenario.solve());
+        assert_eq!((fleet.zones["a"].as_slice(), fleet.unplaced), (&[2, 2, 2][..], 0), "{steer}");
+        assert_eq!(fleet.nodes["b"].len(), 3);
+    }
+}
+
+#[test]
+fn spread_follows_few_pods_into_as_many_zones() {
+    let both = format!("{}, {}", term("podAffinity", "b", ZONE), spread("a", ZONE, "maxSkew: 2"));
+    // `c` has nodes in all three zones.
+    let fleet = plan(&[
+        deployment("a", 4, &both),
+        deployment("b", 2, "containers: [{name: app, resources: {requests: {cpu: 3}}}]"),
+        deployment("c", 3, &spread("c", ZONE, "maxSkew: 1")),
+    ]);
+    assert_eq!((fleet.zones["a"].as_slice(), fleet.unplaced), (&[2, 2][..], 0));
+    assert_eq!(fleet.zones["b"], [1, 1]);
+}
+
+#[test]
 fn spread_over_zones_and_types_shares_nodes() {
     let rules = "topologySpreadConstraints: [{topologyKey: topology.kubernetes.io/zone, maxSkew: 1, \
                  whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: a}}}, \

@@ -5,6 +5,7 @@
 //! pods, and to the cheaper one among equals. A group that is only excluded from some domains
 //! remains free among the others.
 
+mod anchors;
 mod quotas;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,8 +79,10 @@ impl<'a> DomainAssigner<'a> {
         let follower = |group: &usize| self.own.get(group).is_some_and(|r| r.iter().any(follows));
         let concerned: BTreeSet<usize> =
             self.own.keys().chain(self.repelled_by.keys()).copied().collect();
-        let (followers, leaders): (Vec<usize>, Vec<usize>) =
+        let (mut followers, leaders): (Vec<usize>, Vec<usize>) =
             concerned.into_iter().partition(follower);
+        // The pods that others follow go to one domain, unless a spread needs them in more.
+        followers.sort_by_key(|group| !self.follows_into_domains(*group));
         for group in leaders.into_iter().chain(followers) {
             self.assign_group(group);
         }
@@ -305,7 +308,7 @@ impl<'a> DomainAssigner<'a> {
     /// Narrows the domains to those that satisfy the affinity of the group.
     ///
     /// If no domain has a selected pod yet, one domain is chosen. The selected groups that are
-    /// still unassigned go there too.
+    /// still unassigned go there too. A group that may not be in one domain gets several domains.
     fn narrow_to_affinity(
         &mut self,
         task: &AssignmentTask<'a>,
@@ -329,6 +332,12 @@ impl<'a> DomainAssigner<'a> {
                 .collect();
             if pending.is_empty() && !selects_itself {
                 return BTreeMap::new();
+            }
+            if !selects_itself && self.anchor(task, &pending, &free) {
+                free.retain(|domain, _| {
+                    self.domain_counts.of_set(term.member_set, &task.key, domain) > 0
+                });
+                continue;
             }
             // Prefer the domain that admits most of the selected groups.
             let excluded = |domain: &LabelValue| {
