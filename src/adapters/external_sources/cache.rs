@@ -51,14 +51,12 @@ impl SourceCache {
         let mut content = Vec::new();
         let read = file.take(SOURCE_BYTES_MAX.saturating_add(1)).read_to_end(&mut content);
         read.map_err(|error| format!("cannot be read from the cache: {error}"))?;
-        let found = content_digest(&content);
-        if found == digest {
+        if content_digest(&content) == digest {
             return Ok(content);
         }
-        Err(format!(
-            "is refused: its content in the cache has digest {found}, and the lock file has \
-             {digest}; run `fleetwright sources update --check` to download it again"
-        ))
+        Err("is refused: its content in the cache is not that of the lock file; run `fleetwright \
+             sources update --check` to download it again"
+            .to_owned())
     }
 
     /// Stores `content`, and returns its digest.
