@@ -118,7 +118,7 @@ mod tests {
         let other = cache.put(b"other").expect("stored");
         fs::write(cache.path(&digest), "chars").expect("altered");
         let refused = cache.get(&digest).expect_err("altered");
-        assert!(refused.contains("is refused") && refused.contains(&digest), "{refused}");
+        assert!(refused.contains("is refused") && !refused.contains("sha256"), "{refused}");
         let absent = cache.get(&content_digest(b"none")).expect_err("absent");
         assert!(absent.contains("sources update --check"), "{absent}");
         cache.prune_to(&[&digest], 5);
