@@ -161,7 +161,7 @@ fn price_fault(offering: &Offering, most: Option<MicroUsd>) -> Option<Fault> {
         return Some(Fault::Withdrawn("its price is not known".to_owned()));
     };
     let most = most.filter(|most| price > *most)?;
-    let fault = format!("it costs {price} per hour now, and at most {most} was approved");
+    let fault = format!("it costs ${price} per hour now, and at most ${most} was approved");
     Some(Fault::Withdrawn(fault))
 }
 

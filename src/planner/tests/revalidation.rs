@@ -390,7 +390,10 @@ fn edited_launches_that_the_pool_does_not_admit_are_refused() {
             refused(|p| after(p, |state| state.capacity_type = Some(CapacityType::Spot)))
         }),
         ("the catalog does not offer it there", {
-            refused(|p| after(p, |state| state.zone = Some("us-east-1z".into())))
+            refused(|p| {
+                after(p, |state| state.zone = Some("us-east-1z".into()));
+                p.capacity.alternatives.clear();
+            })
         }),
         ("a pool that is not declared", {
             refused(|p| {
