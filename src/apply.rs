@@ -70,6 +70,7 @@ use crate::model::observed::{ClusterIdentity, Observed};
 use crate::model::saturating_time::later;
 use crate::plan::wire::WaveStep;
 use crate::plan::{Plan, RevalidatedPlan};
+use preconditions::Exceptions;
 use wave_plan::WaveWork;
 
 /// Ports that an apply uses.
@@ -251,21 +252,22 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
         wave.reuse_change_ids(&settings.earlier_launches);
     }
     let groups = wave_plan::groups(plan);
-    let (outcomes, dropped) = (RefCell::default(), BTreeMap::new());
+    let (outcomes, exceptions) = (RefCell::default(), Exceptions::default());
     let report = RefCell::new(report);
     let observation = None;
-    let mut run = Run { plan, ports, settings, report, groups, dropped, outcomes, observation };
+    let mut run = Run { plan, ports, settings, report, groups, exceptions, outcomes, observation };
     let observation = run.observe().await;
-    run.dropped = preconditions::check_observation(plan, &waves, settings, &observation).await?;
+    run.exceptions = preconditions::check_observation(plan, &waves, settings, &observation).await?;
     // Reuse this observation in the launch wave if nothing is written in between.
     run.observation = Some(observation);
     // Let the lease renewal run: the lease may have expired while the planner ran.
     run.ports.clock.yield_now().await;
-    run.emit(None, Step::Checked { dropped: run.dropped.len() });
+    run.emit(None, Step::Checked { dropped: run.exceptions.dropped.len() });
     run.open_left_closed(&waves).await;
     run.uncordon_stale(&waves).await;
     for wave in &waves {
-        let changes = wave.addresses().filter(|address| !run.dropped.contains_key(*address));
+        let dropped = &run.exceptions.dropped;
+        let changes = wave.addresses().filter(|address| !dropped.contains_key(*address));
         run.emit(None, Step::Wave { step: wave.step(), changes: changes.count() });
         match wave {
             WaveWork::Launch(launches) => run.launch_wave(launches).await,
@@ -302,8 +304,7 @@ struct Run<'a, C, K, T> {
     report: RefCell<&'a mut dyn FnMut(&Event)>,
     /// Replacement group of each row.
     groups: BTreeMap<&'a Address, &'a str>,
-    /// Skipped changes that are no longer needed, with the reason.
-    dropped: BTreeMap<Address, String>,
+    exceptions: Exceptions,
     outcomes: RefCell<Vec<ChangeOutcome>>,
     /// Observation that passed the checks; `None` after the first write.
     observation: Option<Observed>,

@@ -49,6 +49,7 @@ mod plan;
 mod plan_origin;
 mod planning;
 mod policy;
+mod policy_process;
 #[cfg(feature = "cluster")]
 mod preflight;
 #[cfg(feature = "page")]
@@ -90,6 +91,10 @@ use settings::{CommandSettings, GlobalSettings};
 
 /// Runs the command of `arguments` (program name first) on the real terminal.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if let Some(code) = policy_process::serve(&arguments) {
+        return code;
+    }
     run(arguments, &mut Console::from_process()).into()
 }
 

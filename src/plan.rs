@@ -57,9 +57,9 @@ pub use identity::{
 };
 pub use launched_instance::launched_instance;
 pub use planned_pods::{planned_pods, planned_pods_at, planned_pods_on};
-pub use revalidation::RevalidatedPlan;
+pub use revalidation::{RevalidatedPlan, WithdrawnOffering};
 pub use saved::{PLAN_BYTES_MAX, ReadPlanError, ReadPlanErrorKind, read_plan};
 pub use schema::plan_schema;
 pub use validity::{expiry, validity};
-pub use verify::{Facts, Violation, refused_launches, verify};
+pub use verify::{Facts, LaunchReview, Violation, review_launches, verify};
 pub use wire::Plan;

@@ -3,8 +3,11 @@
 //! Policies have no access to files, the network or the clock; a policy that uses them cannot be
 //! evaluated. Rules named `deny`, `violation` and `warn`, also with a suffix (`deny_spot`), return
 //! messages or objects with a `msg`. `exception` returns suffixes of rules to except. Invariants: a
-//! policy that cannot be evaluated denies, because a broken guard protects nothing. Evaluation ends
-//! within [`PolicyLimits`]. The same plan and policies give the same checks.
+//! policy that cannot be evaluated denies, because a broken guard protects nothing. The same plan and
+//! policies give the same checks.
+//!
+//! The engine compares [`PolicyLimits`] between the steps of a rule, and no step has a limit: one
+//! `replace` can take all memory. `cli/policy_process.rs` therefore runs it in a process of its own.
 //!
 //! Policies for Terraform's plan JSON work unchanged, in both versions of Rego.
 
@@ -24,7 +27,7 @@ mod test_runner;
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
 use crate::plan::wire::{Check, CheckStatus};
@@ -51,7 +54,7 @@ impl Default for PolicyLimits {
 }
 
 /// A policy file or data file.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PolicyFile {
     /// Path, used in messages.
     pub path: String,
@@ -60,7 +63,7 @@ pub struct PolicyFile {
 }
 
 /// Outcome of a policy test.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TestOutcome {
     /// The test passed.
@@ -72,7 +75,7 @@ pub enum TestOutcome {
 }
 
 /// Result of a policy test.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestResult {
     /// Name, as package and rule.
     pub name: String,
@@ -81,7 +84,7 @@ pub struct TestResult {
 }
 
 /// Policies, and data that they read in addition to the plan.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Bundle {
     /// Rego files.
     pub files: Vec<PolicyFile>,
@@ -100,14 +103,17 @@ impl Bundle {
 /// Maximum length of a message in a plan, in characters.
 const MESSAGE_MAX: usize = 2_000;
 
-/// Evaluates each rule of `bundle` over `plan`, excluding the checks in the plan. The results are
-/// sorted by name.
-pub fn evaluate(plan: &Plan, bundle: &Bundle, limits: PolicyLimits) -> Vec<Check> {
+/// Returns the input of policies: the plan as JSON, without its checks.
+pub fn input(plan: &Plan) -> String {
+    Plan { checks: Vec::new(), ..plan.clone() }.to_output_json()
+}
+
+/// Evaluates each rule of `bundle` over `input`. The results are sorted by name.
+pub fn evaluate(input: &str, bundle: &Bundle, limits: PolicyLimits) -> Vec<Check> {
     if bundle.is_empty() {
         return Vec::new();
     }
-    let input = Plan { checks: Vec::new(), ..plan.clone() }.to_output_json();
-    let mut checks = rules::evaluate(&input, bundle, limits);
+    let mut checks = rules::evaluate(input, bundle, limits);
     checks.sort_by(|a, b| a.name.cmp(&b.name));
     checks
 }
@@ -125,7 +131,8 @@ pub fn is_denied(plan: &Plan) -> bool {
     plan.checks.iter().any(|check| check.status.is_denial())
 }
 
-fn error_check(name: &str, reason: &str) -> Check {
+/// Returns the check of a policy that cannot be evaluated. It denies the plan.
+pub fn error_check(name: &str, reason: &str) -> Check {
     let problems = vec![truncate(reason)];
     Check { name: name.to_owned(), status: CheckStatus::Error, problems, ..Check::default() }
 }

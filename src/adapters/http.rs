@@ -5,6 +5,7 @@
 
 mod connections;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
@@ -34,7 +35,7 @@ const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// Serves connections until the future is dropped. It must run in a `LocalSet`.
 pub(crate) async fn serve<A, F>(listener: TcpListener, limits: ConnectionLimits, answer: A)
 where
-    A: Fn(hyper::Request<Incoming>) -> F + 'static,
+    A: Fn(hyper::Request<RequestBody>) -> F + 'static,
     F: Future<Output = hyper::Response<ResponseBody>> + 'static,
 {
     let answer = Rc::new(answer);
@@ -64,22 +65,24 @@ async fn serve_connection<A, F>(
     head_timeout: Duration,
     answer: Rc<A>,
 ) where
-    A: Fn(hyper::Request<Incoming>) -> F + 'static,
+    A: Fn(hyper::Request<RequestBody>) -> F + 'static,
     F: Future<Output = hyper::Response<ResponseBody>> + 'static,
 {
     let guard = Rc::new(guard);
     let answer = service_fn(move |request: hyper::Request<Incoming>| {
-        let guard = Rc::clone(&guard);
-        let busy = if request.body().is_end_stream() {
-            Some(guard.busy())
+        let state =
+            Rc::new(RequestState { connection: Rc::clone(&guard), busy: RefCell::default() });
+        if request.body().is_end_stream() {
+            state.complete();
         } else {
             guard.receiving();
-            None
-        };
-        let answered = answer(request);
+        }
+        let answered = answer(request.map(|body| RequestBody { body, state: Rc::clone(&state) }));
         async move {
             let response = answered.await;
-            let busy = busy.unwrap_or_else(|| guard.busy());
+            // An answer may begin before the request has arrived completely.
+            state.complete();
+            let busy = state.busy.take();
             Ok::<_, Infallible>(response.map(|body| TrackedBody { body, _busy: busy }))
         }
     });
@@ -177,10 +180,55 @@ impl Body for ResponseBody {
     }
 }
 
+/// A request that is received and answered.
+struct RequestState {
+    connection: Rc<ConnectionGuard>,
+    /// Set from the end of the request to the begin of its response.
+    busy: RefCell<Option<BusyGuard>>,
+}
+
+impl RequestState {
+    /// Marks the connection as busy, because the request has arrived completely.
+    fn complete(&self) {
+        self.busy.borrow_mut().get_or_insert_with(|| self.connection.busy());
+    }
+}
+
+/// A request body that marks its connection as busy at its end.
+pub(crate) struct RequestBody {
+    body: Incoming,
+    state: Rc<RequestState>,
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Self { body, state } = self.get_mut();
+        let polled = Pin::new(&mut *body).poll_frame(context);
+        if body.is_end_stream() || matches!(polled, Poll::Ready(None)) {
+            state.complete();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// A response body that marks its connection as busy until it is sent.
 struct TrackedBody {
     body: ResponseBody,
-    _busy: BusyGuard,
+    _busy: Option<BusyGuard>,
 }
 
 impl Body for TrackedBody {
@@ -211,7 +259,52 @@ pub(crate) async fn listen(port: u16) -> io::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::Notify;
+
     use super::*;
+
+    /// Answers with the body of the request, after `finish`.
+    async fn echo(
+        request: hyper::Request<RequestBody>,
+        arrived: Rc<Notify>,
+        finish: Rc<Notify>,
+    ) -> hyper::Response<ResponseBody> {
+        let body = request.into_body().collect().await.expect("a body");
+        arrived.notify_one();
+        finish.notified().await;
+        response(200, "text/plain", ResponseBody::full(body.to_bytes()))
+    }
+
+    #[test]
+    fn request_that_has_arrived_is_answered_slowly_and_does_not_give_way() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(run_local(async {
+            let listener = listen(0).await.expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let head_timeout = Duration::from_secs(5);
+            let limits = ConnectionLimits { total: 1, per_peer: 1, head_timeout };
+            let (arrived, finish) = (Rc::new(Notify::new()), Rc::new(Notify::new()));
+            let notify = (Rc::clone(&arrived), Rc::clone(&finish));
+            tokio::task::spawn_local(serve(listener, limits, move |request| {
+                echo(request, Rc::clone(&notify.0), Rc::clone(&notify.1))
+            }));
+            let mut client = TcpStream::connect(address).await.expect("connected");
+            let head = b"POST / HTTP/1.1\r\nConnection: close\r\nContent-Length: 4\r\n\r\n";
+            client.write_all(head).await.expect("sent");
+            // The body comes after the head.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            client.write_all(b"body").await.expect("sent");
+            arrived.notified().await;
+            let mut other = TcpStream::connect(address).await.expect("connected");
+            assert_eq!(other.read(&mut [0]).await.expect("an end"), 0, "it is not admitted");
+            finish.notify_one();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.expect("an answer");
+            assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("body"), "{answer}");
+        }));
+    }
 
     #[test]
     fn forms_and_paths_are_decoded() {

@@ -99,10 +99,13 @@ enum StreamResult {
 fn limit_resources(child: &Child, limits: &RunLimits) {
     #[cfg(target_os = "linux")]
     if let Some(pid) = pid(child) {
-        use rustix::process::{Resource, Rlimit, prlimit};
+        use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
         let all = [(Resource::As, limits.memory_bytes), (Resource::Fsize, limits.file_bytes)];
         for (resource, bytes_max) in all {
             let Some(bytes_max) = bytes_max else { continue };
+            // A limit of this process holds for its programs too.
+            let own = getrlimit(resource).current;
+            let bytes_max = own.map_or(bytes_max, |own| own.min(bytes_max));
             let limit = Rlimit { current: Some(bytes_max), maximum: Some(bytes_max) };
             // A program that has exited needs no limit.
             let _ = prlimit(Some(pid), resource, limit);

@@ -36,7 +36,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             BTreeMap::new();
         for work in launches {
             let Some(group) = &work.group else { continue };
-            if let Some(why) = self.dropped.get(work.address) {
+            if let Some(why) = self.exceptions.dropped.get(work.address) {
                 let outcome = Outcome::Dropped { why: why.clone() };
                 self.finish(work.address, WaveStep::Launch, None, outcome);
                 continue;

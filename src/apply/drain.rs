@@ -192,7 +192,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     /// Returns the outcome of a change that must not start, if any.
     fn skip_outcome(&self, work: &RetireWork<'_>) -> Option<Outcome> {
-        if let Some(why) = self.dropped.get(work.address) {
+        if let Some(why) = self.exceptions.dropped.get(work.address) {
             return Some(Outcome::Dropped { why: why.clone() });
         }
         let failed = |change: &&super::ChangeOutcome| {

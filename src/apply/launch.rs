@@ -20,8 +20,8 @@ use crate::model::ids::InstanceId;
 use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::model::pod::Taint;
 use crate::model::saturating_time::later;
-use crate::plan::client_token;
 use crate::plan::wire::{NodeState, WaveStep};
+use crate::plan::{WithdrawnOffering, client_token};
 
 /// Maximum number of concurrent launch requests, about EC2's burst limit.
 const CONCURRENT_LAUNCHES_MAX: usize = 8;
@@ -98,7 +98,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         observed: Option<&Observed>,
     ) -> Option<Booting<'w, 'p>> {
         let bound = self.settings.bounds.ready;
-        let outcome = match (self.dropped.get(work.address), observed) {
+        let outcome = match (self.exceptions.dropped.get(work.address), observed) {
             (Some(why), _) => Outcome::Dropped { why: why.clone() },
             (None, None) => Outcome::Failed { why: "the live state cannot be read".to_owned() },
             (None, Some(_)) if self.settings.is_interrupted() => {
@@ -143,7 +143,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let mut failure = "no offering is approved".to_owned();
         for (attempt_index, offerings) in work.attempts.iter().enumerate().skip(work.attempt_index)
         {
-            let nodes = offerings.iter().enumerate().filter_map(|(index, offering)| {
+            let offerings = offerings.iter().enumerate();
+            let requested = offerings.filter(|(_, offering)| !self.is_withdrawn(work, offering));
+            let nodes = requested.filter_map(|(index, offering)| {
                 Some((offering, self.node_of(work, offering, attempt_index == 0 && index == 0)?))
             });
             let nodes: Vec<(&Offering, NodeState)> = nodes.collect();
@@ -178,6 +180,22 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             }
         }
         Err(failure)
+    }
+
+    /// Returns true if an offering must not be requested any more, and reports it.
+    fn is_withdrawn(&self, work: &LaunchWork<'_>, offering: &Offering) -> bool {
+        let Offering { instance_type, zone, capacity_type } = offering;
+        let mut withdrawn = self.exceptions.withdrawn.get(work.address).into_iter().flatten();
+        let found = withdrawn.find(|one| {
+            (&one.instance_type, &one.zone, &one.capacity_type)
+                == (instance_type, zone, capacity_type)
+        });
+        let Some(WithdrawnOffering { why, .. }) = found else { return false };
+        let Offering { instance_type, zone, capacity_type } = offering.clone();
+        let why = why.clone();
+        let step = Step::Withdrawn { instance_type, zone, capacity_type, why };
+        self.emit(Some(work.address), step);
+        true
     }
 
     fn report_unavailable(&self, work: &LaunchWork<'_>, offering: &Offering) {

@@ -270,7 +270,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let is_awaited = |node: &Node| {
             let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
             let launch = instance.and_then(|instance| launch_of(waves, instance));
-            launch.is_some_and(|work| !self.dropped.contains_key(work.address))
+            launch.is_some_and(|work| !self.exceptions.dropped.contains_key(work.address))
                 && !self.settings.is_interrupted()
         };
         let is_left =

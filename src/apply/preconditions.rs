@@ -11,7 +11,7 @@ use super::wave_plan::{LaunchWork, Reader, RetireWork, WaveWork};
 use crate::model::ids::{Address, ChangeId, Digest, GroupName, InstanceId, PoolName, Uid};
 use crate::model::observed::{ClusterIdentity, Completeness, Group, Instance, Observed, tag};
 use crate::plan::wire::{Check, Condition, DiagnosticSeverity, Precondition};
-use crate::plan::{Plan, RevalidatedPlan, expiry, has_complete_identity};
+use crate::plan::{Plan, RevalidatedPlan, WithdrawnOffering, expiry, has_complete_identity};
 
 /// Maximum difference between the clocks of the computers that plan and apply.
 const CLOCK_SKEW_MAX: SignedDuration = SignedDuration::from_mins(2);
@@ -164,15 +164,24 @@ fn check_applyable(plan: &Plan) -> Result<(), ApplyError> {
     Err(ApplyError::NotApplyable(why.to_owned()))
 }
 
+/// Parts of the approved plan that are not carried out.
+#[derive(Debug, Default)]
+pub(super) struct Exceptions {
+    /// Changes that are no longer needed, with the reason.
+    pub(super) dropped: BTreeMap<Address, String>,
+    /// Offerings of launches that are not requested.
+    pub(super) withdrawn: BTreeMap<Address, Vec<WithdrawnOffering>>,
+}
+
 /// Checks that the observation is complete, that the demand does not exceed the approval, and that
 /// the conditions of the plan hold. Conditions of finished changes need not hold. Returns the
-/// changes that are no longer needed, with the reason.
+/// changes that are no longer needed, and the offerings that are withdrawn.
 pub(super) async fn check_observation(
     plan: &Plan,
     waves: &[WaveWork<'_>],
     settings: &ApplySettings<'_>,
     observed: &Observed,
-) -> Result<BTreeMap<Address, String>, ApplyError> {
+) -> Result<Exceptions, ApplyError> {
     let unread_sources: Vec<String> =
         observed.sources.iter().filter_map(incomplete_source).collect();
     if !unread_sources.is_empty() {
@@ -185,6 +194,7 @@ pub(super) async fn check_observation(
         frozen,
         blocked_removal: _,
         undeclared,
+        withdrawn,
         hourly_after: _,
         denied,
         current,
@@ -214,7 +224,7 @@ pub(super) async fn check_observation(
         (true, false, _) => Err(ApplyError::ExceedsApproval(missing)),
         // An unknown demand blocks removals.
         (true, true, Some(why)) => Err(ApplyError::Frozen(why)),
-        (true, true, None) => Ok(dropped),
+        (true, true, None) => Ok(Exceptions { dropped, withdrawn }),
     }
 }
 

@@ -213,6 +213,17 @@ pub enum Step {
         /// Capacity type.
         capacity_type: CapacityType,
     },
+    /// An approved offering is not requested, because it is gone or dearer than was approved.
+    Withdrawn {
+        /// Instance type.
+        instance_type: InstanceTypeName,
+        /// Availability zone.
+        zone: ZoneName,
+        /// Capacity type.
+        capacity_type: CapacityType,
+        /// Reason, in words.
+        why: String,
+    },
     /// The desired size of an Auto Scaling group was raised.
     Raised {
         /// Name of the group.

@@ -125,7 +125,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             WaveWork::Launch(_) => &[][..],
             WaveWork::Retire(retires) => retires,
         };
-        let is_needed = |address| !self.dropped.contains_key(address);
+        let is_needed = |address| !self.exceptions.dropped.contains_key(address);
         retires.iter().filter(move |work| is_needed(work.address)).map(|work| work.instance)
     }
 }

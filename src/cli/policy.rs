@@ -12,7 +12,7 @@ use super::plan_origin::check_origin;
 use super::repository::{FleetSettings, Repository};
 use super::settings::{GuardChoice, PolicyTestSettings, SourceSettings};
 use super::signature_check::SignatureTrust;
-use super::{Console, Exit, files, source_tree};
+use super::{Console, Exit, files, policy_process, source_tree};
 use crate::adapters::git::{CloneCache, RemoteRepository, RepositoryTree, read_text_files};
 #[cfg(feature = "live")]
 use crate::model::desired::ApplyConditions;
@@ -20,9 +20,7 @@ use crate::model::desired::Problem;
 use crate::model::ids::Origin;
 use crate::plan::wire::{Base, Check, JudgedBy, TrustedRevision};
 use crate::plan::{Plan, set_identity};
-use crate::policy::{
-    Bundle, PolicyFile, PolicyLimits, TestOutcome, attach_checks, evaluate, load_errors, run_tests,
-};
+use crate::policy::{Bundle, PolicyFile, TestOutcome, attach_checks};
 
 /// Most bytes of a policy data file.
 const DATA_BYTES_MAX: u64 = 8 << 20;
@@ -122,7 +120,7 @@ impl Judge {
 
     /// Adds the results of the policies to the plan.
     pub(super) fn judge(&self, plan: &mut Plan) {
-        let checks = on_large_stack(|| evaluate(plan, &self.bundle, PolicyLimits::default()));
+        let checks = policy_process::evaluate(plan, &self.bundle);
         attach_checks(plan, checks);
     }
 }
@@ -143,24 +141,6 @@ impl PolicyRecord {
     }
 }
 
-/// Stack of the thread that evaluates policies. Policies are evaluated by recursion, and the depth
-/// of calls and expressions is limited for a stack of this size.
-const POLICY_STACK_BYTES: usize = 256 << 20;
-
-/// Runs `work` on a thread with a large stack. If none can be started, runs it on this one.
-fn on_large_stack<T: Send>(work: impl Fn() -> T + Sync) -> T {
-    let done = std::thread::scope(|scope| {
-        let builder = std::thread::Builder::new().stack_size(POLICY_STACK_BYTES);
-        let started = builder.spawn_scoped(scope, &work).ok()?;
-        match started.join() {
-            Ok(done) => Some(done),
-            // A panic continues on the calling thread.
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    });
-    done.unwrap_or_else(work)
-}
-
 /// Returns the problems of the policies that the settings of a repository name.
 pub(super) fn policy_problems(source: &SourceSettings, fleet: &FleetSettings) -> Vec<Problem> {
     let problem = |object: String, message: String| {
@@ -169,7 +149,7 @@ pub(super) fn policy_problems(source: &SourceSettings, fleet: &FleetSettings) ->
     };
     match read_policies(source, &fleet.policies) {
         Err(error) => vec![problem("spec.policies".to_owned(), error.to_string())],
-        Ok(bundle) => on_large_stack(|| load_errors(&bundle, PolicyLimits::default()))
+        Ok(bundle) => policy_process::load_errors(&bundle)
             .into_iter()
             .map(|(file, why)| problem(format!("policy {file}"), why))
             .collect(),
@@ -361,11 +341,10 @@ pub(super) fn test(settings: &PolicyTestSettings, console: &mut Console) -> Resu
         let given = SourceSettings { path: directory.clone(), revision: None };
         add_directory(&mut bundle, &given, "")?;
     }
-    let results =
-        on_large_stack(|| run_tests(&bundle, PolicyLimits::default())).map_err(|broken| {
-            CliError::text(format!("the policies cannot be read: {}", broken.join("; ")))
-                .hint("`opa fmt` and `opa check` say more about Rego")
-        })?;
+    let results = policy_process::run_tests(&bundle).map_err(|broken| {
+        CliError::text(format!("the policies cannot be read: {}", broken.join("; ")))
+            .hint("`opa fmt` and `opa check` say more about Rego")
+    })?;
     let mut text = String::new();
     let mut failed = 0;
     for result in &results {

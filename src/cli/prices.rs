@@ -5,9 +5,8 @@ use std::fmt::Write as _;
 
 use super::error::CliError;
 use super::settings::CatalogPricesSettings;
-use super::sources::read_local;
+use super::sources::{downloader, read_local};
 use super::{Console, Exit, files, source_tree};
-use crate::adapters::external_sources::SourceDownloader;
 use crate::catalog::Catalog;
 use crate::manifest::read_region_prices;
 use crate::model::desired::{PRICE_FILE, RegionPrices};
@@ -18,7 +17,7 @@ pub(super) fn run(
     settings: &CatalogPricesSettings,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
-    let CatalogPricesSettings { path, check } = settings;
+    let CatalogPricesSettings { path, check, guard_ref } = settings;
     let (tree, fleet) = read_local(path, source_tree::read_alone)?;
     if fleet.origin.is_none() {
         let path = path.display();
@@ -40,7 +39,7 @@ pub(super) fn run(
     };
     console.report(&format!("downloading the price list of {region}, some hundred MB"));
     let version = old.as_ref().map(|old| old.version.as_str());
-    let listed = SourceDownloader::new(&fleet.delivery).list_prices(region, version);
+    let listed = downloader(path, guard_ref.as_deref(), &fleet)?.list_prices(region, version);
     let listed = listed.map_err(|why| {
         CliError::text(why)
             .hint("check that pricing.us-east-1.amazonaws.com is reachable, or map it to a mirror (spec.delivery.mirrors)")

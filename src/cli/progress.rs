@@ -121,6 +121,9 @@ fn describe(step: &Step) -> String {
         Step::InsufficientCapacity { instance_type, zone, capacity_type } => {
             format!("no capacity for {instance_type} in {zone} ({capacity_type})")
         }
+        Step::Withdrawn { instance_type, zone, capacity_type, why } => {
+            format!("not requesting {instance_type} in {zone} ({capacity_type}): {why}")
+        }
         Step::Raised { group, from, to } => format!("group {group} raised from {from} to {to}"),
         Step::Joined { instance_id } => format!("{instance_id} was launched by its group"),
         Step::Found { instance_id } => format!("{instance_id} was launched by an earlier run"),

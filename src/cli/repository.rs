@@ -302,6 +302,20 @@ fn base_with_inputs(
     (base, rows)
 }
 
+/// Reads the `fleetwright.yaml` that guards a change, or returns its problems as an error.
+pub(super) fn read_guarding_fleet(tree: &RepositoryTree) -> Result<Fleet, CliError> {
+    let (fleet, problems) = read_fleet(&tree.tree);
+    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+    let errors: Vec<String> = errors
+        .map(|Problem { origin, object, message, .. }| format!("{origin}: {object}: {message}"))
+        .collect();
+    if errors.is_empty() {
+        return Ok(fleet);
+    }
+    Err(CliError::text(format!("the settings that guard have errors: {}", errors.join("; ")))
+        .hint("fix them there, or name another commit with --guard-ref"))
+}
+
 impl FleetSettings {
     /// Reads `fleetwright.yaml` of a tree alone, as far as possible.
     pub(super) fn read(tree: &RepositoryTree) -> Self {
@@ -311,16 +325,7 @@ impl FleetSettings {
     /// Reads the `fleetwright.yaml` that guards a change. Any problem in it is an error, because
     /// unreadable settings guard nothing.
     pub(super) fn read_guarding(tree: &RepositoryTree) -> Result<Self, CliError> {
-        let (fleet, problems) = read_fleet(&tree.tree);
-        let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
-        let errors: Vec<String> = errors
-            .map(|Problem { origin, object, message, .. }| format!("{origin}: {object}: {message}"))
-            .collect();
-        if errors.is_empty() {
-            return Ok(Self::from_fleet(fleet));
-        }
-        Err(CliError::text(format!("the settings that guard have errors: {}", errors.join("; ")))
-            .hint("fix them there, or name another commit with --guard-ref"))
+        Ok(Self::from_fleet(read_guarding_fleet(tree)?))
     }
 
     fn from_fleet(fleet: Fleet) -> Self {

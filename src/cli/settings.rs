@@ -111,6 +111,8 @@ pub(super) struct SourcesUpdateSettings {
     pub(super) path: PathBuf,
     /// True if the lock file is checked and stays unchanged.
     pub(super) check: bool,
+    /// The commit whose settings decide which hosts are reached. `None`: the files.
+    pub(super) guard_ref: Option<String>,
 }
 
 #[cfg(feature = "live")]
@@ -119,6 +121,8 @@ pub(super) struct CatalogPricesSettings {
     pub(super) path: PathBuf,
     /// True if the price file is checked and stays unchanged.
     pub(super) check: bool,
+    /// The commit whose settings decide which hosts are reached. `None`: the files.
+    pub(super) guard_ref: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -394,8 +398,8 @@ fn catalog(args: CatalogArgs) -> Result<CommandSettings, CliError> {
         CatalogArgs::List(args) => CommandSettings::CatalogList(catalog_list(args)?),
         CatalogArgs::Explain(args) => CommandSettings::CatalogExplain(catalog_explain(args)?),
         #[cfg(feature = "live")]
-        CatalogArgs::Prices(super::args::CatalogPricesArgs { path, check }) => {
-            CommandSettings::CatalogPrices(CatalogPricesSettings { path, check })
+        CatalogArgs::Prices(super::args::CatalogPricesArgs { path, check, guard_ref }) => {
+            CommandSettings::CatalogPrices(CatalogPricesSettings { path, check, guard_ref })
         }
     })
 }
@@ -403,8 +407,8 @@ fn catalog(args: CatalogArgs) -> Result<CommandSettings, CliError> {
 #[cfg(feature = "live")]
 fn sources(args: super::args::SourcesArgs) -> CommandSettings {
     let super::args::SourcesArgs::Update(args) = args;
-    let super::args::SourcesUpdateArgs { path, check } = args;
-    CommandSettings::SourcesUpdate(SourcesUpdateSettings { path, check })
+    let super::args::SourcesUpdateArgs { path, check, guard_ref } = args;
+    CommandSettings::SourcesUpdate(SourcesUpdateSettings { path, check, guard_ref })
 }
 
 fn plan(args: PlanArgs) -> Result<PlanSettings, CliError> {

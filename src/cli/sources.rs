@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::error::CliError;
+use super::repository::read_guarding_fleet;
 use super::settings::{SourceSettings, SourcesUpdateSettings};
 use super::{Console, Exit, files, source_tree};
 use crate::adapters::external_sources::{MountedFiles, SourceCache, SourceDownloader};
@@ -30,7 +31,7 @@ pub(super) fn update(
     settings: &SourcesUpdateSettings,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
-    let SourcesUpdateSettings { path, check } = settings;
+    let SourcesUpdateSettings { path, check, guard_ref } = settings;
     let (tree, fleet) = read_local(path, source_tree::read)?;
     let (old, problem) = read_source_lock(&tree.tree);
     if let Some(problem) = problem {
@@ -39,7 +40,7 @@ pub(super) fn update(
     let cache = SourceCache::from_environment().ok_or_else(|| {
         CliError::text("there is no directory for the cache").hint("set HOME or XDG_CACHE_HOME")
     })?;
-    let downloader = SourceDownloader::new(&fleet.delivery);
+    let downloader = downloader(path, guard_ref.as_deref(), &fleet)?;
     let mut update = Update {
         tree: &tree,
         fleet: &fleet,
@@ -52,6 +53,19 @@ pub(super) fn update(
     };
     let requested = update.resolve_all(console)?;
     update.finish(&requested, path, console)
+}
+
+/// Returns the downloader of a directory. `guard_ref` decides which hosts it may reach, so that a
+/// change cannot open hosts for its own downloads. Otherwise the files decide.
+pub(super) fn downloader(
+    path: &Path,
+    guard_ref: Option<&str>,
+    own: &Fleet,
+) -> Result<SourceDownloader, CliError> {
+    let Some(revision) = guard_ref else { return Ok(SourceDownloader::new(&own.delivery)) };
+    let guarding = SourceSettings { path: path.to_owned(), revision: Some(revision.to_owned()) };
+    let fleet = read_guarding_fleet(&source_tree::read_alone(&guarding)?)?;
+    Ok(SourceDownloader::new(&fleet.delivery))
 }
 
 /// Reads a directory in which a command writes a file, and its settings.
@@ -160,10 +174,9 @@ impl Update<'_> {
         if digest == old.digest {
             return Ok(old.clone());
         }
-        let expected = &old.digest;
         Err(format!(
-            "{source} is refused: its content does not match digest {expected} in the lock file; if \
-             the change is expected, run `fleetwright sources update`"
+            "{source} is refused: its content is not that of the lock file; if the change is \
+             expected, run `fleetwright sources update`"
         ))
     }
 

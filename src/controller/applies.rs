@@ -299,6 +299,7 @@ impl ControllerState {
             }
             Step::Checked { .. }
             | Step::Wave { step: WaveStep::Launch, .. }
+            | Step::Withdrawn { .. }
             | Step::Raised { .. }
             | Step::Unreadable
             | Step::Ready { .. }

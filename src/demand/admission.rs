@@ -5,6 +5,7 @@
 //! the `LimitRanger` and of quotas to pods.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::requests::{
     admitted, aggregate, is_pod_level, own_requests, pod_level_requests, pod_limits,
@@ -15,7 +16,7 @@ use crate::model::desired::{
     Desired, LimitRangeItem, LimitScope, Problem, QuotaScope, ResourceQuota, Workload,
 };
 use crate::model::ids::{Namespace, WorkloadId};
-use crate::model::pod::{Container, ContainerResources, PodSpec, ResourceList};
+use crate::model::pod::{Container, ContainerResources, PodSpec, PodTemplate, ResourceList};
 use crate::model::requirement::Operator;
 use crate::model::units::{Bytes, MilliCpu, ResourceName, Resources};
 
@@ -235,14 +236,23 @@ pub(super) fn format_amount(name: &ResourceName, amount: i64) -> String {
     }
 }
 
+/// The pods that quotas count.
+#[derive(Clone, Copy)]
+pub(super) struct QuotaPods<'a> {
+    pub(super) demand: &'a Demand,
+    pub(super) desired: &'a Desired,
+    /// Templates that a vertical autoscaler changes before quotas are checked.
+    pub(super) sized: &'a BTreeMap<WorkloadId, Arc<PodTemplate>>,
+}
+
 /// Returns a warning for each quota that the planned pods of its namespace exceed, and for each
 /// quota that cannot be evaluated.
 ///
 /// It is not an error: the order of creation decides which pods are rejected, and the others run.
 /// Pods of DaemonSets are excluded, because their number depends on the fleet.
-pub(super) fn quota_warnings(demand: &Demand, desired: &Desired) -> Vec<Problem> {
+pub(super) fn quota_warnings(pods: &QuotaPods<'_>) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for quota in &desired.quotas {
+    for quota in &pods.desired.quotas {
         let warning = |message: String, hint: &str| {
             Problem::warning(
                 quota.origin.clone(),
@@ -262,10 +272,10 @@ pub(super) fn quota_warnings(demand: &Demand, desired: &Desired) -> Vec<Problem>
             problems.push(warning(message, "see that the pods it counts stay within it"));
             continue;
         }
-        if let Some(message) = missing_amounts(quota, demand, desired) {
+        if let Some(message) = missing_amounts(quota, pods) {
             problems.push(warning(message, "set them, or add a LimitRange with defaults"));
         }
-        let used = quota_usage(quota, demand, desired);
+        let used = quota_usage(quota, pods);
         for (key, most) in &quota.hard {
             let asked = used.get(key.as_str()).copied().unwrap_or(0);
             if asked > *most {
@@ -287,10 +297,10 @@ pub(super) fn quota_warnings(demand: &Demand, desired: &Desired) -> Vec<Problem>
 /// Returns the first workload that a quota refuses because a container lacks an amount which the
 /// quota limits, and the number of further such workloads.
 /// Source: `k8s.io/kubernetes/pkg/quota/v1/evaluator/core/pods.go`, `Constraints`.
-fn missing_amounts(quota: &ResourceQuota, demand: &Demand, desired: &Desired) -> Option<String> {
-    let items = desired.limit_ranges.get(&quota.namespace).map_or(&[][..], Vec::as_slice);
+fn missing_amounts(quota: &ResourceQuota, pods: &QuotaPods<'_>) -> Option<String> {
+    let items = pods.desired.limit_ranges.get(&quota.namespace).map_or(&[][..], Vec::as_slice);
     let mut refused: BTreeMap<&WorkloadId, (&Container, Vec<&str>)> = BTreeMap::new();
-    for (group, spec) in counted_groups(quota, demand, desired) {
+    for (group, spec) in counted_groups(quota, pods) {
         // Resources of the whole pod replace those of containers.
         let Some(spec) = spec.filter(|spec| spec.resources.is_none()) else { continue };
         for container in spec.init_containers.iter().chain(&spec.containers) {
@@ -336,10 +346,10 @@ fn resource_of_quota_key(key: &str) -> &str {
 }
 
 /// Returns the total of the planned pods in the quota's namespace, by quota key.
-fn quota_usage(quota: &ResourceQuota, demand: &Demand, desired: &Desired) -> BTreeMap<String, i64> {
+fn quota_usage(quota: &ResourceQuota, pods: &QuotaPods<'_>) -> BTreeMap<String, i64> {
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
-    for (group, spec) in counted_groups(quota, demand, desired) {
-        let limits = limits_of(&group.workload, spec, desired);
+    for (group, spec) in counted_groups(quota, pods) {
+        let limits = limits_of(&group.workload, spec, pods.desired);
         let mut add = |key: String, amount: i64| {
             let total = used.entry(key).or_insert(0);
             *total = total.saturating_add(amount.saturating_mul(i64::from(group.counts.planned)));
@@ -357,15 +367,16 @@ fn quota_usage(quota: &ResourceQuota, demand: &Demand, desired: &Desired) -> BTr
     used
 }
 
-/// Returns the planned groups that a quota counts, with their declared specs.
+/// Returns the planned groups that a quota counts, with the specs of their pods at admission.
 fn counted_groups<'a>(
     quota: &'a ResourceQuota,
-    demand: &'a Demand,
-    desired: &'a Desired,
+    pods: &QuotaPods<'a>,
 ) -> impl Iterator<Item = (&'a PodGroup, Option<&'a PodSpec>)> {
+    let QuotaPods { demand, desired, sized } = *pods;
     let groups = demand.groups.iter().filter(|group| group.shape.namespace == quota.namespace);
-    groups.filter(|group| group.counts.planned > 0).filter_map(|group| {
-        let spec = desired.workloads.get(&group.workload).map(|workload| &workload.template.spec);
+    groups.filter(|group| group.counts.planned > 0).filter_map(move |group| {
+        let declared = || Some(&desired.workloads.get(&group.workload)?.template);
+        let spec = sized.get(&group.workload).or_else(declared).map(|template| &template.spec);
         let limits = limits_of(&group.workload, spec, desired);
         let mut scopes = quota.scopes.iter();
         scopes

@@ -1,11 +1,12 @@
 //! Builds groups of pods from declared workloads and live pods.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::admission::QuotaPods;
 use super::controller_labels::NamedKeys;
 use super::live_pods::LivePods;
 use super::pod_volume::{TopologySource, VolumeProblem};
@@ -57,9 +58,13 @@ impl Demand {
         // Where a cluster is observed, the pods of unread sources are those that run.
         let is_empty = observed.nodes.is_empty() && observed.pods.is_empty();
         let assumed = desired.assumed.iter().filter(|_| is_empty);
+        let mut sized = BTreeMap::new();
         for workload in desired.workloads.values().chain(assumed) {
             declared.demand.problems.extend(refused_pods::refusals(workload, desired));
             let (workload, is_sized) = declared.with_vertical_sizing(workload);
+            if is_sized {
+                sized.insert(workload.id.clone(), Arc::clone(&workload.template));
+            }
             // The LimitRanger checks the requests that a vertical autoscaler has set.
             declared.demand.problems.extend(admission::admission_errors(&workload, desired));
             let stated = pod_shape(&workload.id.namespace, &workload.template, &context)
@@ -87,7 +92,8 @@ impl Demand {
         demand.predict_ending_pods(desired, &live, observed.taken_at);
         demand.share_claims();
         demand.daemons.sort_by(|a, b| a.workload.cmp(&b.workload));
-        let over_quota = admission::quota_warnings(&demand, desired);
+        let pods = QuotaPods { demand: &demand, desired, sized: &sized };
+        let over_quota = admission::quota_warnings(&pods);
         demand.problems.extend(over_quota);
         fargate::assign_fargate(&mut demand, desired, observed, &live);
         rollouts::add_headroom(&mut demand.groups, desired);

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::wire::Plan;
-use crate::model::ids::Address;
+use crate::model::ids::{Address, InstanceTypeName, ZoneName};
+use crate::model::market::CapacityType;
 use crate::model::units::MicroUsd;
 
 /// An approved plan compared with the current demand.
@@ -20,12 +21,27 @@ pub struct RevalidatedPlan {
     pub blocked_removal: Option<String>,
     /// Launches whose pool or node class the files declare otherwise than the plan, in words.
     pub undeclared: Vec<String>,
+    /// Offerings of launches that must not be requested now. Each launch has one that remains.
+    pub withdrawn: BTreeMap<Address, Vec<WithdrawnOffering>>,
     /// Price per hour of the fleet after the approved changes, at current prices.
     pub hourly_after: MicroUsd,
     /// Policies that deny the approved plan with current numbers, in words.
     pub denied: Vec<String>,
     /// Reason why all removals of the approved plan are blocked now.
     pub frozen: Option<String>,
+}
+
+/// An offering of an approved launch that is gone, or dearer than was approved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WithdrawnOffering {
+    /// Instance type.
+    pub instance_type: InstanceTypeName,
+    /// Zone.
+    pub zone: ZoneName,
+    /// Capacity type.
+    pub capacity_type: CapacityType,
+    /// Reason, in words.
+    pub why: String,
 }
 
 impl RevalidatedPlan {
@@ -38,6 +54,7 @@ impl RevalidatedPlan {
             missing: Vec::new(),
             blocked_removal: None,
             undeclared: Vec::new(),
+            withdrawn: BTreeMap::new(),
             hourly_after,
             denied: Vec::new(),
             frozen: None,

@@ -55,7 +55,7 @@ use crate::model::observed::Observed;
 use crate::model::units::Resources;
 
 use super::wire::Plan;
-pub use approved::refused_launches;
+pub use approved::{LaunchReview, review_launches};
 use context::CheckContext;
 use end_state::EndState;
 

@@ -24,7 +24,7 @@ use crate::plan::wire::{
 };
 use crate::plan::{
     Facts, RevalidatedPlan, change_id, launched_instance, planned_pods, planned_pods_at,
-    refused_launches, set_identity,
+    review_launches, set_identity,
 };
 use crate::solver::{Input, Launch, Purpose, Solution, exceeded_budget, solve, spec_digests};
 
@@ -51,7 +51,7 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
     let (mut now, _) = plan_in_scope(inputs, &demand);
     set_identity(&mut now);
     let mut revalidated = RevalidatedPlan::as_approved(now);
-    revalidated.undeclared = refused_launches(
+    let review = review_launches(
         approved,
         &Facts {
             desired: inputs.desired,
@@ -61,6 +61,7 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
             allocation: crate::catalog::allocation,
         },
     );
+    (revalidated.undeclared, revalidated.withdrawn) = (review.refused, review.withdrawn);
     if revalidated.current.capacity.digest == approved.capacity.digest {
         return revalidated;
     }

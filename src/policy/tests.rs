@@ -13,7 +13,7 @@ fn bundle(texts: &[&str]) -> Bundle {
 }
 
 fn checks_of(text: &str) -> Vec<Check> {
-    evaluate(&plan(), &bundle(&[text]), PolicyLimits::default())
+    evaluate(&input(&plan()), &bundle(&[text]), PolicyLimits::default())
 }
 
 fn single_check(text: &str) -> Check {
@@ -170,14 +170,14 @@ fn unused_file_is_an_error_unless_imported() {
     let rule =
         "package main\nimport rego.v1\nimport data.lib\ndeny contains \"x\" if { lib.never }\n";
     for idle in ["package main2\ndenies[msg] { msg := \"x\" }\n", "package empty\n"] {
-        let checks = evaluate(&plan(), &bundle(&[rule, idle]), PolicyLimits::default());
+        let checks = evaluate(&input(&plan()), &bundle(&[rule, idle]), PolicyLimits::default());
         assert!(
             checks.iter().any(|c| c.status == CheckStatus::Error && c.name == "p1.rego"),
             "{checks:?}"
         );
     }
     for used in ["package lib\nnever { false }\n", "package main\nhelps { true }\n"] {
-        let checks = evaluate(&plan(), &bundle(&[rule, used]), PolicyLimits::default());
+        let checks = evaluate(&input(&plan()), &bundle(&[rule, used]), PolicyLimits::default());
         assert_eq!((checks.len(), checks[0].status.as_str()), (1, "pass"), "{checks:?}");
     }
 }
@@ -202,7 +202,7 @@ fn policy_over_memory_limit_is_stopped() {
     }
     // A long time limit, so that only the memory limit can stop it on a busy host.
     let limits = PolicyLimits { memory: 64 << 20, time: Duration::from_mins(5) };
-    let checks = evaluate(&nothing(), &bundle(&[text]), limits);
+    let checks = evaluate(&input(&nothing()), &bundle(&[text]), limits);
     assert_eq!(checks[0].status, CheckStatus::Error, "{checks:?}");
     assert!(checks[0].problems[0].contains("memory"), "{checks:?}");
 }
@@ -212,7 +212,7 @@ fn policy_over_time_limit_is_stopped() {
     let text = "package main\nimport rego.v1\ndeny contains msg if {\n  some a in numbers.range(1, 3000)\n  \
                 some b in numbers.range(1, 3000)\n  some c in numbers.range(1, 3000)\n  a + b + c == -1\n  msg := \"x\"\n}\n";
     let limits = PolicyLimits { time: Duration::from_millis(50), ..PolicyLimits::default() };
-    let checks = evaluate(&nothing(), &bundle(&[text]), limits);
+    let checks = evaluate(&input(&nothing()), &bundle(&[text]), limits);
     assert_eq!(checks[0].status, CheckStatus::Error, "{checks:?}");
     assert!(checks[0].problems[0].contains("time limit"), "{checks:?}");
 }
@@ -231,7 +231,7 @@ fn policies_read_data_files() {
     let text = "package main\nimport rego.v1\ndeny contains \"over\" if { data.limits.nodes < count(input.resource_changes) }\n";
     let with = |json: &str| {
         let data = vec![PolicyFile { path: "data.json".into(), text: json.into() }];
-        evaluate(&plan(), &Bundle { data, ..bundle(&[text]) }, PolicyLimits::default())
+        evaluate(&input(&plan()), &Bundle { data, ..bundle(&[text]) }, PolicyLimits::default())
             .remove(0)
             .status
     };
@@ -249,7 +249,8 @@ fn later_data_overrides_earlier_data_by_key() {
         file("{\"f\": {\"labels\": [\"a\"], \"most\": 5}}"),
         file("{\"f\": {\"labels\": [\"b\"]}}"),
     ];
-    let checks = evaluate(&plan(), &Bundle { data, ..bundle(&[text]) }, PolicyLimits::default());
+    let checks =
+        evaluate(&input(&plan()), &Bundle { data, ..bundle(&[text]) }, PolicyLimits::default());
     assert_eq!(checks[0].status, CheckStatus::Pass, "{checks:?}");
 }
 

@@ -26,6 +26,7 @@ use crate::model::ids::{GroupName, NodeName, PoolName};
 use crate::model::observed::{Group, Instance, Observed};
 use crate::model::plural;
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
+use crate::model::units::Resources;
 
 /// Process of Auto Scaling without which a group launches nothing.
 const LAUNCH_PROCESS: &str = "Launch";
@@ -147,20 +148,27 @@ fn member_count(observed: &Observed, name: &GroupName) -> u32 {
     u32::try_from(members(observed, name).count()).unwrap_or(u32::MAX)
 }
 
-/// Returns the guaranteed type of a group: every node of the group is at least as large.
+/// What every node of a group has at least.
+pub(super) struct GroupGuarantee<'c> {
+    /// The smallest type, or the first one if no type is the smallest in every resource.
+    pub(super) kind: &'c InstanceType,
+    /// Amounts by which the capacity of a node may be smaller than that of `kind`.
+    pub(super) less_capacity: Resources,
+    /// Amounts by which a node may have less for pods than `kind`.
+    pub(super) less_allocatable: Resources,
+}
+
+/// Returns what every node of a group has at least: the minimum of each resource over its types.
 ///
 /// # Errors
 ///
-/// When no type of the group is the smallest in every resource, or a type is not in the catalog.
-pub(super) fn guaranteed_type<'c>(
+/// When the types are unknown, or one is not in the catalog.
+pub(super) fn group_guarantee<'c>(
     pool: &Pool,
     types: &[crate::model::ids::InstanceTypeName],
     catalog: &'c Catalog,
     settings: &NodeSettings,
-) -> Result<&'c InstanceType, String> {
-    if types.is_empty() {
-        return Err(format!("the instance types of group {} are unknown", pool.name));
-    }
+) -> Result<GroupGuarantee<'c>, String> {
     let mut known: Vec<(&InstanceType, Allocation)> = Vec::new();
     for name in types {
         let kind = catalog.types.get(name);
@@ -170,17 +178,21 @@ pub(super) fn guaranteed_type<'c>(
     let is_least = |least: &Allocation| {
         known.iter().all(|(_, other)| least.allocatable.fits(&other.allocatable))
     };
-    let least = known.iter().find(|(_, allocation)| is_least(allocation));
-    least.map(|(kind, _)| *kind).ok_or_else(|| {
-        let names: Vec<&str> =
-            types.iter().map(crate::model::ids::InstanceTypeName::as_str).collect();
-        format!(
-            "no type of group {} ({}) is the smallest in every resource, so the size of its next \
-             node is unknown",
-            pool.name,
-            names.join(", ")
-        )
-    })
+    // Auto Scaling tries the types in this order, so the first one has the most likely price.
+    let chosen = known.iter().find(|(_, allocation)| is_least(allocation)).or(known.first());
+    let (kind, own) =
+        chosen.ok_or_else(|| format!("the instance types of group {} are unknown", pool.name))?;
+    let mut guarantee = GroupGuarantee {
+        kind,
+        less_capacity: Resources::default(),
+        less_allocatable: Resources::default(),
+    };
+    for (_, other) in &known {
+        let GroupGuarantee { less_capacity, less_allocatable, .. } = &mut guarantee;
+        *less_capacity = less_capacity.at_least(&own.capacity.minus(&other.capacity));
+        *less_allocatable = less_allocatable.at_least(&own.allocatable.minus(&other.allocatable));
+    }
+    Ok(guarantee)
 }
 
 /// Declared groups with their observed state.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::auto_scaling_groups::{self, UnknownAttributes};
+use super::auto_scaling_groups::{self, GroupGuarantee, UnknownAttributes};
 use super::offer::{
     Offer, OfferInput, PoolOffers, PoolRefusal, WithheldReason, daemon_requests, pool_requirements,
 };
@@ -53,8 +53,8 @@ pub(super) struct NodeTemplate<'a> {
     requirements: Requirements,
     labels: Labels,
     spec_digest: String,
-    /// For a group: the guaranteed instance type of its next member, and its unknown attributes.
-    group: Option<(&'a InstanceType, UnknownAttributes)>,
+    /// For a group: what its next member has at least, and its unknown attributes.
+    group: Option<(GroupGuarantee<'a>, UnknownAttributes)>,
 }
 
 /// One way to buy an instance of a type.
@@ -126,11 +126,11 @@ impl<'a> NodeTemplate<'a> {
         pool: &Pool,
         supply: &'a OfferInput<'a>,
         settings: &NodeSettings,
-    ) -> Result<Option<(&'a InstanceType, UnknownAttributes)>, PoolRefusal> {
+    ) -> Result<Option<(GroupGuarantee<'a>, UnknownAttributes)>, PoolRefusal> {
         let Some(group) = supply.desired.node_groups.get(&pool.name) else { return Ok(None) };
         let refusal = |why: String| PoolRefusal::Group { why };
         let least =
-            auto_scaling_groups::guaranteed_type(pool, &group.types, supply.catalog, settings);
+            auto_scaling_groups::group_guarantee(pool, &group.types, supply.catalog, settings);
         let zones = match group.zones.len() {
             0 => supply.catalog.zones.len(),
             n => n,
@@ -141,9 +141,10 @@ impl<'a> NodeTemplate<'a> {
         )))
     }
 
-    /// Reduces the offers of a group to its guaranteed type, with only the labels that are certain.
+    /// Reduces the offers of a group to its guarantee, with only the labels that are certain.
     fn keep_certain_labels(&self, stock: &mut PoolOffers, daemons: &[Daemon]) {
-        let Some((kind, open)) = self.group else { return };
+        let Some((guarantee, open)) = &self.group else { return };
+        let kind = guarantee.kind;
         let PoolOffers { offers, withheld, unpriced, .. } = stock;
         let withheld = withheld.iter_mut().map(|(offer, _)| offer);
         for offer in offers.iter_mut().chain(withheld).chain(unpriced) {
@@ -154,6 +155,11 @@ impl<'a> NodeTemplate<'a> {
                     open.zone && of_zone || open.instance_type && name == key::INSTANCE_TYPE;
                 !unknown && !auto_scaling_groups::is_karpenter_label(name)
             });
+            if offer.node.instance_type == kind.name {
+                let NewNode { allocatable, capacity, .. } = &mut offer.node;
+                *allocatable = allocatable.minus(&guarantee.less_allocatable);
+                *capacity = capacity.minus(&guarantee.less_capacity);
+            }
             *offer = with_room(offer.clone(), daemons);
         }
         stock.offers.retain(|offer| offer.node.instance_type == kind.name);

@@ -23,7 +23,7 @@ use crate::model::observed::{CordonMark, Instance, KEY_LABEL, Node, Observed, Po
 use crate::model::pod::Taint;
 use crate::model::requirement::{key, label};
 use crate::plan::wire::{Action, Amount, Condition, NodeState, ResourceChange, WaveStep};
-use crate::plan::{Plan, RevalidatedPlan, change_id};
+use crate::plan::{Plan, RevalidatedPlan, WithdrawnOffering, change_id};
 use crate::simulator::{Delivery, World};
 
 /// Launches a managed instance with this key, as an earlier plan would.
@@ -149,15 +149,17 @@ pub(crate) struct FixedReplan {
     pub(crate) dropped: BTreeMap<Address, String>,
     pub(crate) missing: Vec<String>,
     pub(crate) frozen: Option<String>,
+    pub(crate) withdrawn: BTreeMap<Address, Vec<WithdrawnOffering>>,
 }
 
 impl Replan for FixedReplan {
     fn replan<'r>(&'r self, plan: &'r Plan, _: &'r Observed) -> Replanned<'r> {
-        let Self { dropped, missing, frozen } = self.clone();
+        let Self { dropped, missing, frozen, withdrawn } = self.clone();
         let revalidated = RevalidatedPlan {
             dropped,
             missing,
             frozen,
+            withdrawn,
             ..RevalidatedPlan::as_approved(plan.clone())
         };
         Box::pin(std::future::ready(revalidated))

@@ -372,7 +372,7 @@ fn altered_content_is_refused() {
         fs::write(&path, content).expect("altered");
     }
     let plan = elsewhere.run(&[&["plan"][..], &AT].concat());
-    assert_eq!(plan.out.matches(" is refused: its content in the cache has digest").count(), 3);
+    assert_eq!(plan.out.matches(" is refused: its content in the cache is not that of").count(), 3);
     assert_eq!(elsewhere.pods().len(), 0, "nothing of it is used");
     // The server has the content of the lock file, so that the check repairs the cache.
     let repaired = elsewhere.run(&["sources", "update", "--check"]);
@@ -409,6 +409,30 @@ fn private_hosts_need_a_setting() {
     let refused = elsewhere.run(&["sources", "update"]);
     assert!(refused.out.contains("has the private address 127.0.0.1"), "{}", refused.out);
 }
+
+/// The author of a pull request writes its settings. Those of its base decide which hosts are reached.
+#[test]
+fn pull_request_does_not_open_hosts_for_its_own_downloads() {
+    let Some(elsewhere) = Elsewhere::start() else { return };
+    elsewhere.write("flux.yaml", FLUX);
+    let closed = FLEET.replace("    privateHosts: [http://CHARTS, http://GIT]\n", "");
+    elsewhere.write("fleetwright.yaml", &closed);
+    for arguments in
+        [&["init", "--quiet", "tree"][..], &["-C", "tree", "add", "."], &COMMIT_OF_TREE]
+    {
+        elsewhere.workspace.git(arguments);
+    }
+    elsewhere.write("fleetwright.yaml", FLEET);
+    let guarded = elsewhere.run(&["sources", "update", "--guard-ref", "HEAD"]);
+    assert_eq!(guarded.code, Some(1), "{}", guarded.out);
+    assert_eq!(guarded.out.matches("is not reached without TLS").count(), 3, "{}", guarded.out);
+    elsewhere.workspace.git(&["-C", "tree", "add", "."]);
+    elsewhere.workspace.git(&COMMIT_OF_TREE);
+    let merged = elsewhere.run(&["sources", "update", "--guard-ref", "HEAD"]);
+    assert_eq!(merged.code, Some(0), "{}{}", merged.out, merged.err);
+}
+
+const COMMIT_OF_TREE: [&str; 5] = ["-C", "tree", "commit", "--quiet", "--message=one"];
 
 #[test]
 fn charts_of_an_oci_registry_are_planned() {

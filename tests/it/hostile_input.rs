@@ -161,6 +161,26 @@ fn links_stay_inside_and_hostile_names_are_escaped() {
     run(&workspace, &["validate", "tree", "--format", "json"]);
 }
 
+/// The engine has no memory limit within a step of a rule, so it has a process of its own.
+#[test]
+fn policy_that_takes_all_memory_denies_the_plan() {
+    let workspace = Workspace::empty();
+    workspace.write("good.yaml", POD);
+    let fleet = "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: { name: t }\n\
+                 spec: { cluster: { name: t, region: us-east-1 }, policies: [policies] }\n";
+    workspace.write("fleetwright.yaml", fleet);
+    let policy = "package a\nimport rego.v1\n\
+                  long := concat(\"\", [x | some i in numbers.range(1, 1000); x := \"aaaaaaaaaa\"])\n\
+                  longer := replace(long, \"a\", long)\n\
+                  longest := replace(longer, \"a\", long)\n\
+                  deny contains msg if { msg := sprintf(\"%d\", [count(longest)]) }\n";
+    workspace.write("policies/a.rego", policy);
+    let result = run(&workspace, &["plan"]);
+    assert_eq!(result.code, Some(6), "{}{}", result.out, result.err);
+    let why = "the policies need more memory than they may use, at most ";
+    assert!(result.out.contains(why), "{}{}", result.out, result.err);
+}
+
 #[test]
 fn deeply_nested_directories_are_bounded() {
     let workspace = Workspace::empty();

@@ -24,7 +24,7 @@ pub(super) fn download(
     let actual = content_digest(&content);
     let listed = digest.as_deref().map(|digest| digest.trim_start_matches("sha256:"));
     if listed.is_some_and(|listed| format!("sha256:{listed}") != actual) {
-        return Err(format!("its digest {actual} differs from the index of the repository"));
+        return Err("its content is not that of the index of the repository".to_owned());
     }
     Ok(DownloadedSource { version: version.clone(), content })
 }

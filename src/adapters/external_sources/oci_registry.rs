@@ -61,7 +61,7 @@ pub(super) fn download(
     let digest = layer_digest(&manifest)?;
     let content = repository.get(&format!("blobs/{digest}"), "*/*", SOURCE_BYTES_MAX)?;
     if content_digest(&content) != digest {
-        return Err(format!("the registry sends other content than {digest}"));
+        return Err("the registry sends other content than its manifest names".to_owned());
     }
     Ok(DownloadedSource { version: reference, content })
 }

@@ -86,6 +86,7 @@ impl<'p> ApplyEvents<'p> {
             | Step::Wave { .. }
             | Step::Launched { .. }
             | Step::InsufficientCapacity { .. }
+            | Step::Withdrawn { .. }
             | Step::Raised { .. }
             | Step::Joined { .. }
             | Step::Found { .. }

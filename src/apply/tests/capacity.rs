@@ -7,8 +7,10 @@ use crate::model::market::CapacityType;
 use crate::model::reason::{Alternative, KeepReason};
 use crate::model::requirement::key;
 use crate::model::units::MicroUsd;
+use crate::plan::WithdrawnOffering;
 use crate::plan::wire::{AlternativesRow, ExplainRow, Reason};
 use crate::simulator::OfferingOutage;
+use crate::testing::apply::FixedReplan;
 use crate::testing::catalog::{self, instance_type};
 
 fn set_insufficient_capacity(world: &World, kind: &str) {
@@ -210,4 +212,31 @@ fn alternative_missing_in_the_catalog_is_never_launched() {
         | PortCall::EndMember { .. }
         | PortCall::DeleteNode { .. } => false,
     }));
+}
+
+#[test]
+fn withdrawn_offering_is_not_requested() {
+    let world = fleet();
+    let plan = spot_plan(&world);
+    let one = |of: &AlternativesRow| WithdrawnOffering {
+        instance_type: "m6i.large".into(),
+        zone: "eu-west-1a".into(),
+        capacity_type: CapacityType::Spot,
+        why: format!("{} is dearer", of.address),
+    };
+    let rows = plan.capacity.alternatives.iter();
+    let withdrawn = rows.map(|row| (row.address.clone(), vec![one(row)])).collect();
+    let replan = FixedReplan { withdrawn, ..FixedReplan::default() };
+    let catalog = catalog();
+    let settings = ApplySettings { replan: &replan, catalog: Some(&catalog), ..settings() };
+    let (receipt, events) = apply_over(&plan, &world, &settings);
+    let receipt = receipt.expect("not refused");
+    let launched: Vec<_> = receipt.outcomes.iter().filter_map(|o| o.launched.clone()).collect();
+    assert_eq!(launched.len(), 3, "{receipt:?}");
+    for LaunchedOffering { instance_type, instead_of, .. } in launched {
+        assert_eq!(instance_type.as_str(), "m7i.large");
+        assert_eq!(instead_of.as_deref(), Some("m6i.large in eu-west-1a (spot)"));
+    }
+    let is_withdrawn = |event: &&Event| matches!(event.step, Step::Withdrawn { .. });
+    assert_eq!(events.iter().filter(is_withdrawn).count(), 3);
 }

@@ -36,6 +36,12 @@ pub(in crate::cli) struct CatalogPricesArgs {
     /// The file stays unchanged. A newer list of AWS is no difference.
     #[arg(long)]
     pub(in crate::cli) check: bool,
+    /// Read spec.delivery.mirrors and spec.delivery.privateHosts from this commit
+    ///
+    /// Name the base of a pull request, so that the change cannot open hosts for its own downloads.
+    /// [default: the files]
+    #[arg(long, value_name = "REV")]
+    pub(in crate::cli) guard_ref: Option<String>,
 }
 
 /// The catalog to show, and the settings of its nodes: from options, or from a pool of a

@@ -65,6 +65,12 @@ pub(in crate::cli) struct SourcesUpdateArgs {
     /// the files, or different from its digest.
     #[arg(long)]
     pub(in crate::cli) check: bool,
+    /// Read spec.delivery.mirrors and spec.delivery.privateHosts from this commit
+    ///
+    /// Name the base of a pull request, so that the change cannot open hosts for its own downloads.
+    /// [default: the files]
+    #[arg(long, value_name = "REV")]
+    pub(in crate::cli) guard_ref: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -55,6 +55,7 @@ fn message(
         | Step::Found { .. }
         | Step::Cordoned { .. } => (StreamLevel::Info, StreamMessage::ApplyStart { hook }),
         Step::InsufficientCapacity { .. }
+        | Step::Withdrawn { .. }
         | Step::Retrying { .. }
         | Step::Unanswered
         | Step::Unreadable
@@ -88,6 +89,7 @@ fn half(step: &Step) -> Option<&'static str> {
     match step {
         Step::Launched { .. }
         | Step::InsufficientCapacity { .. }
+        | Step::Withdrawn { .. }
         | Step::Unanswered
         | Step::Raised { .. }
         | Step::Joined { .. }

@@ -3,14 +3,19 @@
 use crate::demand::{Demand, DemandMode};
 use crate::manifest::read;
 use crate::model::desired::{Fleet, Problem, Severity, Tree, TreeFile};
-use crate::model::observed::{ClusterIdentity, Observed};
+use crate::model::observed::{ClusterIdentity, LiveVertical, Observed, Recommendation, Scaling};
 
 fn problems(text: &str) -> Vec<Problem> {
+    problems_with(text, Scaling::default())
+}
+
+/// Returns the problems of demand with the recommendations of vertical autoscalers.
+fn problems_with(text: &str, scaling: Scaling) -> Vec<Problem> {
     let file = TreeFile { path: "a.yaml".into(), content: Ok(text.as_bytes().into()) };
     let desired = read(&Tree { files: vec![file] }, &Fleet::default());
     assert_eq!(desired.problems, [], "{text}");
     let at = "2026-11-21T12:00:00Z".parse().expect("a time");
-    let empty = Observed::empty(ClusterIdentity::default(), at);
+    let empty = Observed { scaling, ..Observed::empty(ClusterIdentity::default(), at) };
     Demand::build(&desired, &empty, DemandMode::Live).problems
 }
 
@@ -302,4 +307,43 @@ fn limits_of_a_pod_apply_to_its_pod_level_requests() {
     assert_eq!(of("limits: {cpu: 2}"), [""; 0], "the limit is the request");
     let refused = of("requests: {cpu: 200m}");
     assert!(refused.len() == 1 && refused[0].ends_with("the pod requests 200m"), "{refused:?}");
+}
+
+#[test]
+fn quotas_count_pods_after_a_vertical_autoscaler() {
+    let text = "apiVersion: v1
+kind: ResourceQuota
+metadata: {name: quota, namespace: web}
+spec: {hard: {requests.memory: 1Gi, limits.cpu: 4}}
+---
+apiVersion: autoscaling.k8s.io/v1
+kind: VerticalPodAutoscaler
+metadata: {name: api, namespace: web}
+spec: {targetRef: {apiVersion: apps/v1, kind: Deployment, name: api}, updatePolicy: {updateMode: Recreate}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: api, namespace: web}
+spec:
+  replicas: 4
+  selector: {matchLabels: {app: api}}
+  template:
+    metadata: {labels: {app: api}}
+    spec: {containers: [{name: app, resources: {requests: {cpu: 1}, limits: {cpu: 1}}}]}
+";
+    let quota = |scaling| {
+        let all = problems_with(text, scaling).into_iter();
+        let of_quota = all.filter(|problem| problem.object.starts_with("ResourceQuota"));
+        of_quota.map(|problem| problem.message).collect::<Vec<_>>().join("; ")
+    };
+    let template = quota(Scaling::default());
+    assert!(template.contains("requires requests.memory of each container"), "{template}");
+    // The autoscaler adds the missing request, and its limit keeps its ratio to the request.
+    let target = [("cpu".into(), 2_000), ("memory".into(), 128 << 20)].into();
+    let containers =
+        [("app".into(), Recommendation { target, ..Recommendation::default() })].into();
+    let recommended = LiveVertical { namespace: "web".into(), name: "api".into(), containers };
+    let sized = quota(Scaling { vertical: vec![recommended], ..Scaling::default() });
+    assert!(sized.contains("limits.cpu of 4") && sized.contains(" need 8"), "{sized}");
+    assert!(!sized.contains("requires"), "{sized}");
 }

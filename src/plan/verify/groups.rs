@@ -10,10 +10,10 @@ use crate::catalog::NodeSettings;
 use crate::model::desired::{NodeGroup, Scale};
 use crate::model::ids::{GroupName, InstanceId, Labels, PoolName, WorkloadId, WorkloadKind};
 use crate::model::market::CapacityType;
-use crate::model::observed::{Group, Pod};
+use crate::model::observed::{Group, Membership, Pod};
 use crate::model::requirement::key;
 use crate::plan::wire::{
-    Action, Condition, GroupSize, NodeState, Precondition, Reason, ResourceChange,
+    Action, Condition, GroupSize, LaunchReason, NodeState, Precondition, Reason, ResourceChange,
 };
 
 /// Prefix of tags by which Cluster Autoscaler discovers groups.
@@ -57,6 +57,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         }
         check_unmanaged(context, group, violations);
         check_mix(context, group, violations);
+        check_minimum(context, group, violations);
         for row in context.rows.iter().filter(|row| row.action.creates() && is_of(row, &group.name))
         {
             member(context, group, row, violations);
@@ -147,6 +148,35 @@ fn check_mix(context: &CheckContext<'_>, group: &NodeGroup, violations: &mut Vio
         );
         violations.report_plan("group/mix", fault);
     }
+}
+
+/// Checks that a group launches for its minimum size no more nodes than it lacks.
+fn check_minimum(context: &CheckContext<'_>, group: &NodeGroup, violations: &mut Violations) {
+    let live = live_group(context, group);
+    let (least, most) = live.map_or((0, u32::MAX), |live| (live.min, live.max));
+    let least = group.min.max(least).min(group.max.min(most));
+    let there = live.map_or(0, |live| active_members(context, live));
+    let is_fixed = |row: &&CheckedRow<'_>| {
+        let reason = row.explain.map(|explain| &explain.reason);
+        row.action.creates()
+            && is_of(row, &group.name)
+            && matches!(reason, Some(Reason::Launch { because: LaunchReason::Static { .. } }))
+    };
+    let fixed = count(context.rows.iter().filter(is_fixed));
+    if fixed > least.saturating_sub(there) {
+        let fault = format!(
+            "group {} launches {fixed} nodes for its minimum of {least}, and has {there}",
+            group.name
+        );
+        violations.report_plan("group/minimum", fault);
+    }
+}
+
+/// Returns the number of members of a live group that run or are starting.
+fn active_members(context: &CheckContext<'_>, live: &Group) -> u32 {
+    let instances = context.facts.observed.instances.values();
+    let is_member = |of: &Membership| of.name == live.name;
+    count(instances.filter(|one| one.is_active() && one.group.as_ref().is_some_and(is_member)))
 }
 
 /// Checks the row of a group against the observation, and its size against its launched and
@@ -277,13 +307,8 @@ fn unmanaged_reason(context: &CheckContext<'_>, group: &NodeGroup) -> Option<&'s
     {
         Some("it was not observed")
     } else {
-        let members = |live: &Group| {
-            count(observed.instances.values().filter(|instance| {
-                instance.is_active()
-                    && instance.group.as_ref().is_some_and(|of| of.name == live.name)
-            }))
-        };
-        live.is_some_and(|live| members(live) != live.desired).then_some("its size is changing")
+        let is_changing = live.is_some_and(|live| active_members(context, live) != live.desired);
+        is_changing.then_some("its size is changing")
     }
 }
 

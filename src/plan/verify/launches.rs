@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::context::{CheckContext, CheckedRow, count, resources};
 use super::{Violations, words};
-use crate::catalog::{InstanceType, Offering};
-use crate::model::desired::{AmiFamily, Generation, Pool};
+use crate::catalog::{Allocation, InstanceType, Offering};
+use crate::model::desired::{AmiFamily, Generation, NodeGroup, Pool};
 use crate::model::ids::{Address, InstanceTypeName, LabelKey, Labels, PoolName, ZoneName};
 use crate::model::market::CapacityType;
 use crate::model::observed::KEY_LABEL;
@@ -38,9 +38,9 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
             violations.report_row("launch/type", row.address, "its type is not in the catalog");
             continue;
         };
-        if context.group(&pool.name).is_some() {
+        if let Some(group) = context.group(&pool.name) {
             // Module `groups` checks the other properties of a new group member.
-            amounts(context, &launch, kind, violations);
+            amounts(&launch, group_allocation(context, &launch, group), violations);
             continue;
         }
         if context.plan.capacity.placement.mode == PlacementMode::Steered {
@@ -59,7 +59,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         overlays(context, &launch, violations);
         let others = alternatives.get(row.address).copied().unwrap_or_default();
         min_values(context, &launch, kind, others, violations);
-        amounts(context, &launch, kind, violations);
+        amounts(&launch, context.allocation(pool, kind, &after.labels), violations);
     }
     keys(context, violations);
 }
@@ -304,15 +304,25 @@ pub(super) fn unmet(context: &CheckContext<'_>, pool: &Pool, labels: &Labels) ->
     Some(format!("pool {} requires {key} {allowed}, the node has {actual}", pool.name))
 }
 
-/// Checks capacity and allocatable against the catalog.
-fn amounts(
+/// Returns the minimum of each resource over the types that a group may launch.
+fn group_allocation(
     context: &CheckContext<'_>,
     launch: &PlannedLaunch<'_>,
-    kind: &InstanceType,
-    violations: &mut Violations,
-) {
-    let PlannedLaunch { row, pool, after } = *launch;
-    let Some(allocation) = context.allocation(pool, kind, &after.labels) else { return };
+    group: &NodeGroup,
+) -> Option<Allocation> {
+    let kinds = group.types.iter().filter_map(|name| context.facts.catalog.types.get(name));
+    let all = kinds.map(|kind| context.allocation(launch.pool, kind, &launch.after.labels));
+    all.collect::<Option<Vec<_>>>()?.into_iter().reduce(|least, other| Allocation {
+        capacity: least.capacity.at_most(&other.capacity),
+        allocatable: least.allocatable.at_most(&other.allocatable),
+        ..least
+    })
+}
+
+/// Checks capacity and allocatable against those of the catalog.
+fn amounts(launch: &PlannedLaunch<'_>, expected: Option<Allocation>, violations: &mut Violations) {
+    let PlannedLaunch { row, after, .. } = *launch;
+    let Some(allocation) = expected else { return };
     let (rule, stated) = ("launch/amounts", resources(&after.capacity));
     violations.require_row_amounts(rule, row.address, "capacity", &stated, &allocation.capacity);
     let stated = resources(&after.allocatable);

@@ -1,6 +1,7 @@
 //! Tests of revalidated plans: dropped launches, missing nodes and blocked removals.
 
 use super::workshop;
+use crate::catalog::Offering;
 use crate::model::desired::UnresolvedPolicy;
 use crate::model::market::CapacityType;
 use crate::model::observed::tag;
@@ -389,7 +390,10 @@ fn edited_launches_that_the_pool_does_not_admit_are_refused() {
             refused(|p| after(p, |state| state.capacity_type = Some(CapacityType::Spot)))
         }),
         ("the catalog does not offer it there", {
-            refused(|p| after(p, |state| state.zone = Some("us-east-1z".into())))
+            refused(|p| {
+                after(p, |state| state.zone = Some("us-east-1z".into()));
+                p.capacity.alternatives.clear();
+            })
         }),
         ("a pool that is not declared", {
             refused(|p| {
@@ -420,4 +424,56 @@ fn launches_without_a_present_price_are_refused() {
     }
     let found = revalidated(&scenario, &approved).undeclared.join("; ");
     assert!(found.contains("its price is not known"), "{found}");
+}
+
+/// Changes the offerings of a type in the catalog.
+fn offerings(scenario: &mut Scenario, kind: &str, edit: impl FnMut(&mut Vec<Offering>)) {
+    let kind = scenario.catalog.types.get_mut(kind).expect("a type of the catalog");
+    std::iter::once(&mut kind.offerings).for_each(edit);
+}
+
+#[test]
+fn offerings_that_are_gone_or_dearer_are_withdrawn() {
+    let mut scenario = Scenario::new(&["m5.large", "m5a.large"], 1500, 1024);
+    scenario.scale(1);
+    let approved = scenario.plan();
+    let row = approved.resource_changes.iter().find_map(|row| row.change.after.as_ref());
+    let planned = row.and_then(|after| after.instance_type.clone()).expect("a launch");
+    let planned = planned.as_str();
+    let all = &approved.capacity.alternatives[0].offerings;
+    let other = all.iter().find(|of| of.instance_type.as_str() != planned);
+    let other = other.expect("an alternative of the other type").instance_type.clone();
+    let other = other.as_str();
+    let withdrawn = |scenario: &Scenario| {
+        let found = revalidated(scenario, &approved);
+        let texts = found.withdrawn.values().flatten();
+        let texts: Vec<_> = texts.map(|of| format!("{}: {}", of.instance_type, of.why)).collect();
+        (found.undeclared.join("; "), texts.join("; "))
+    };
+    assert_eq!(withdrawn(&scenario), Default::default());
+    let market = scenario.catalog.clone();
+    let double = |all: &mut Vec<Offering>| {
+        for price in all.iter_mut().filter_map(|offering| offering.price.as_mut()) {
+            *price = *price + *price;
+        }
+    };
+    // An alternative that is gone does not refuse the plan, and one that is dearer is not launched.
+    offerings(&mut scenario, other, Vec::clear);
+    let (refused, texts) = withdrawn(&scenario);
+    assert!(refused.is_empty() && texts.contains("the catalog does not offer it there"), "{texts}");
+    assert!(!texts.contains(planned), "{texts}");
+    scenario.catalog = market.clone();
+    offerings(&mut scenario, other, double);
+    let (refused, texts) = withdrawn(&scenario);
+    assert!(refused.is_empty() && texts.contains("per hour now, and at most $"), "{texts}");
+    // The alternatives stand for a planned offering that is gone.
+    scenario.catalog = market;
+    offerings(&mut scenario, planned, Vec::clear);
+    let (refused, texts) = withdrawn(&scenario);
+    assert!(refused.is_empty() && texts.contains(planned), "{texts}");
+    assert!(!texts.contains(other), "{texts}");
+    // Without an offering that remains, nothing can be launched.
+    offerings(&mut scenario, other, double);
+    let (refused, _) = withdrawn(&scenario);
+    assert!(refused.contains("the catalog does not offer it there"), "{refused}");
 }

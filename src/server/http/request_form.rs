@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Limited};
 use hyper::Request;
-use hyper::body::Incoming;
 use hyper::header::AUTHORIZATION;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::adapters::http::{header_values, parse_form};
+use crate::adapters::http::{RequestBody, header_values, parse_form};
 use crate::controller::authorization::{Decision, OperatorRequest, PendingRequest};
 use crate::controller::gates::{BREAK_GLASS_MAX, MASS_REMOVAL_BREAKER};
 
@@ -28,7 +27,7 @@ const TOKEN_HINT: &str = "create one with kubectl create token NAME --audience f
 /// response.
 pub(super) async fn submit(
     pending_requests: &mpsc::Sender<PendingRequest>,
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
 ) -> (u16, String) {
     let (head, body) = request.into_parts();
     let bearer = header_values(&head.headers, &AUTHORIZATION);

@@ -4,13 +4,12 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hyper::body::Incoming;
 use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response};
 
 use super::{PageSource, ServerState, request_form, webhook};
 use crate::adapters::http::{
-    ResponseBody, header_values, is_loopback_host, response, without_port,
+    RequestBody, ResponseBody, header_values, is_loopback_host, response, without_port,
 };
 use crate::controller::{LEASE_HOLDER_PREFIX, Status};
 use crate::server::{ProbeResult, metrics, page};
@@ -30,7 +29,7 @@ const HEADERS: [(&str, &str); 5] = [
 
 pub(super) async fn respond(
     state: Rc<ServerState>,
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
 ) -> Response<ResponseBody> {
     let mut answer = route(&state, request).await;
     let headers = answer.headers_mut();
@@ -40,7 +39,7 @@ pub(super) async fn respond(
     answer
 }
 
-async fn route(state: &ServerState, request: Request<Incoming>) -> Response<ResponseBody> {
+async fn route(state: &ServerState, request: Request<RequestBody>) -> Response<ResponseBody> {
     // Protects against DNS rebinding: a foreign page may resolve its own name to this server.
     let host = header_values(request.headers(), &HOST);
     if !is_allowed_host(&host, state.is_loopback, &state.config.allowed_hosts) {

@@ -27,12 +27,11 @@ use std::time::{Duration, Instant};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::Request;
-use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName};
 use sha2::Sha256;
 use tokio::sync::mpsc;
 
-use crate::adapters::http::header_values;
+use crate::adapters::http::{RequestBody, header_values};
 
 /// Maximum body size. Pushes have tens of kilobytes; polling finds larger ones.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -160,7 +159,7 @@ impl RecentDeliveries {
 pub(super) async fn handle_webhook(
     hook: &Webhook,
     known: &std::cell::RefCell<RecentDeliveries>,
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
 ) -> (u16, String) {
     let (head, body) = request.into_parts();
     let claim = match claim_of(&head.headers) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Bytes;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderMap, HeaderName, ORIGIN};
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
@@ -20,7 +20,8 @@ use super::status_error::StatusError;
 use super::store::{ChangeKind, StoreWrite};
 use super::{autoscaling_v1, table};
 use crate::adapters::http::{
-    self, ConnectionLimits, ResponseBody, decode_path, header_values, parse_form, response,
+    self, ConnectionLimits, RequestBody, ResponseBody, decode_path, header_values, parse_form,
+    response,
 };
 
 /// Maximum size of a request body.
@@ -50,7 +51,7 @@ pub(super) async fn serve(listener: TcpListener, service: Rc<dyn RequestHandler>
 
 async fn respond(
     service: Rc<dyn RequestHandler>,
-    request: hyper::Request<Incoming>,
+    request: hyper::Request<RequestBody>,
 ) -> hyper::Response<ResponseBody> {
     let read = match check_origin(request.headers()) {
         Ok(()) => read(request).await,
@@ -95,7 +96,7 @@ fn full_response(code: u16, bytes: Vec<u8>) -> hyper::Response<ResponseBody> {
     response(code, kind, ResponseBody::full(bytes))
 }
 
-async fn read(request: hyper::Request<Incoming>) -> Result<ApiRequest, StatusError> {
+async fn read(request: hyper::Request<RequestBody>) -> Result<ApiRequest, StatusError> {
     let (head, body) = request.into_parts();
     let body = Limited::new(body, BODY_MAX).collect().await;
     let body = body

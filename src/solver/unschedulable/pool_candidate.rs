@@ -1,7 +1,7 @@
 //! A pool as a candidate for pods that none of its nodes has room for.
 
 use super::super::Input;
-use super::super::auto_scaling_groups::{group_size, guaranteed_type};
+use super::super::auto_scaling_groups::{group_guarantee, group_size};
 use super::super::limits::amount;
 use super::super::offer::{PoolRefusal, pool_requirements};
 use super::suggested_change::{UnplacedPods, limit_text};
@@ -117,7 +117,8 @@ impl<'a> PoolCandidate<'a> {
             let nodes = self.unplaced.nodes_text(&self.room(kind), &kind.name, price);
             format!("{nodes} on demand")
         };
-        let own = guaranteed_type(self.pool, &group.types, catalog, &self.settings).ok();
+        let own = group_guarantee(self.pool, &group.types, catalog, &self.settings).ok();
+        let own = own.map(|guarantee| guarantee.kind);
         if let Some((kind, price)) = own.and_then(|kind| Some((kind, self.price(kind)?))) {
             let mut changes = vec![match self.report.offers.refusals.get(&self.pool.name) {
                 Some(PoolRefusal::Group { .. }) if !group.manage => format!(

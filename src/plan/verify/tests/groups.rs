@@ -4,7 +4,7 @@ use super::*;
 use crate::model::desired::{GroupKind, NodeGroup};
 use crate::model::market::CapacityMix;
 use crate::model::observed::{Group, Membership};
-use crate::plan::wire::{GroupSize, Reason};
+use crate::plan::wire::{GroupSize, LaunchReason, Reason};
 use crate::testing::world::group as live_group;
 
 pub(super) const NAME: &str = "asg-web";
@@ -143,6 +143,10 @@ const DEFECTS: &[Defect] = &[
     }),
     ("group/bounds", "a size below the minimum", |_, i| {
         i.desired.node_groups.values_mut().for_each(|group| group.min = 8);
+    }),
+    ("group/minimum", "a launch for the minimum of a group that has it", |p, _| {
+        let because = LaunchReason::Static { declared: 1, there: 0 };
+        explain(p, "3").reason = Reason::Launch { because };
     }),
     ("group/actions", "a changed size with action no-op", |p, _| {
         p.resource_changes[0].change.actions = vec![Action::NoOp];
