@@ -98,7 +98,9 @@ impl LivePods<'_> {
         let id = &workload.id;
         let held = self.held.get(id).map_or(0, Vec::len);
         let known = self.queued_workloads(id);
-        if workload.queue.is_none() && known.is_empty() && held == 0 {
+        let is_queued = workload.queue.is_some() || !known.is_empty() || held > 0;
+        let is_finished = id.kind == WorkloadKind::Pod && self.finished_count(id) > 0;
+        if !is_queued || is_finished {
             return None;
         }
         let free = self.pods_of(id).iter().filter(|pod| !self.queues.holds(pod)).count();

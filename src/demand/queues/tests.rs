@@ -3,6 +3,7 @@
 use super::*;
 use crate::demand::{Decider, Demand, DemandMode, PodGroup, Unsupported};
 use crate::model::desired::Scale;
+use crate::model::observed::PodPhase;
 use crate::model::pod::Toleration;
 use crate::testing::pods::template_requesting;
 use crate::testing::world::live_workload;
@@ -214,4 +215,16 @@ fn several_flavors_are_a_warning() {
     assert_eq!(demand.groups[0].counts.planned, 2);
     assert!(demand.problems[0].message.contains("several ResourceFlavors"));
     assert!(demand.groups[0].shape.tolerations.is_empty());
+}
+
+#[test]
+fn finished_pod_no_longer_waits() {
+    let mut scenario = scenario(WorkloadKind::Pod, Scale::Replicas(1));
+    assert!(because(&group(&scenario)).contains("Kueue has not admitted it"));
+    let name = id(WorkloadKind::Pod).name;
+    pod(&mut scenario, WorkloadKind::Pod, "free");
+    let finished = scenario.last_pod();
+    (finished.name, finished.phase) = (name, PodPhase::Succeeded);
+    let found = group(&scenario);
+    assert_eq!((found.counts.planned, found.decided_by), (0, Decider::Git));
 }
