@@ -564,3 +564,6 @@ impl WatchState {
         self.notify(change);
     }
 }
+
+#[cfg(test)]
+mod tests;
