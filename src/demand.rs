@@ -21,6 +21,7 @@ mod jobs;
 mod keda;
 mod live_pods;
 mod pod_volume;
+mod queues;
 mod refused_pods;
 mod replica_partitions;
 mod requests;
@@ -39,6 +40,7 @@ pub use do_not_disrupt::{DoNotDisrupt, is_do_not_disrupt_at};
 pub use fargate::{FargatePods, FargateRejection, fargate_size};
 pub(crate) use keda::is_active_at;
 pub use pod_volume::{PodVolume, Sharing, TopologySource, VolumeProblem};
+pub use queues::queue_reason;
 pub use requests::to_resources;
 pub use scheduled_changes::{ScheduledChange, scheduled_changes};
 pub use shape::{

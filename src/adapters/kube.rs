@@ -34,6 +34,7 @@ mod node_writes;
 mod owner_references;
 mod pod;
 mod preflight;
+mod queued_workloads;
 mod resource_slices;
 mod token_review;
 mod watch;

@@ -67,6 +67,8 @@ impl Demand {
             }
             // The LimitRanger checks the requests that a vertical autoscaler has set.
             declared.demand.problems.extend(admission::admission_errors(&workload, desired));
+            let (workload, several) = live.with_flavor(workload);
+            declared.demand.problems.extend(several);
             let stated = pod_shape(&workload.id.namespace, &workload.template, &context)
                 .spread_by_default(workload.id.kind);
             let stated = named_keys.with_controller_labels(stated, &workload.id);

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::PodShape;
+use super::queues::Queues;
 use super::shape::{ShapeContext, live_requests, pod_shape};
 use crate::model::desired::{Problem, Scale, Workload};
 use crate::model::ids::{NodeName, WorkloadId, WorkloadKind};
@@ -24,6 +25,10 @@ pub(super) struct LivePods<'a> {
     observed: &'a Observed,
     context: &'a ShapeContext<'a>,
     pub(super) by_owner: BTreeMap<WorkloadId, Vec<&'a Pod>>,
+    /// Active pods that Kueue does not let start. They are in `by_owner` only if all pods of their
+    /// workload are.
+    pub(super) held: BTreeMap<WorkloadId, Vec<&'a Pod>>,
+    pub(super) queues: Queues<'a>,
     /// Number of finished pods: succeeded pods, and failed bare pods.
     finished: BTreeMap<WorkloadId, u32>,
     workloads: BTreeMap<&'a WorkloadId, &'a LiveWorkload>,
@@ -32,7 +37,9 @@ pub(super) struct LivePods<'a> {
 impl<'a> LivePods<'a> {
     pub(super) fn new(observed: &'a Observed, context: &'a ShapeContext<'a>) -> Self {
         let mut by_owner: BTreeMap<WorkloadId, Vec<&Pod>> = BTreeMap::new();
+        let mut held: BTreeMap<WorkloadId, Vec<&Pod>> = BTreeMap::new();
         let mut finished: BTreeMap<WorkloadId, u32> = BTreeMap::new();
+        let queues = Queues::new(observed);
         for (owner, pods) in observed.pod_runs() {
             let pods = pods.iter().map(|pod| &**pod).filter(|pod| !pod.mirror);
             let is_finished = |pod: &&Pod| {
@@ -44,12 +51,25 @@ impl<'a> LivePods<'a> {
             if let Ok(ended @ 1..) = ended {
                 *finished.entry(owner.clone()).or_insert(0) += ended;
             }
-            if !active.is_empty() {
-                by_owner.entry(owner).or_default().extend(active);
+            let (waiting, free): (Vec<&Pod>, Vec<&Pod>) =
+                active.into_iter().partition(|pod| queues.holds(pod));
+            if !waiting.is_empty() {
+                held.entry(owner.clone()).or_default().extend(waiting);
+            }
+            if !free.is_empty() {
+                by_owner.entry(owner).or_default().extend(free);
             }
         }
+        for (owner, pods) in &held {
+            by_owner.entry(owner.clone()).or_insert_with(|| pods.clone());
+        }
         let workloads = observed.workloads.iter().map(|live| (&live.id, live)).collect();
-        Self { observed, context, by_owner, finished, workloads }
+        Self { observed, context, by_owner, held, queues, finished, workloads }
+    }
+
+    /// Returns true if the workload itself was observed.
+    pub(super) fn has_workload(&self, id: &WorkloadId) -> bool {
+        self.workloads.contains_key(id)
     }
 
     /// Returns the active pods of a workload.
@@ -120,11 +140,11 @@ impl<'a> LivePods<'a> {
         let requests = self.distinct_requests(pods).into_iter().reduce(|a, b| a.at_least(&b))?;
         let is_daemon = id.kind == WorkloadKind::DaemonSet;
         let shape = |pod: &Pod| {
-            let template = self.template(pod);
+            let template = self.queues.opened(pod, self.template(pod));
             if is_daemon {
-                pod_shape(&pod.namespace, &without_node_name(template), self.context)
+                pod_shape(&pod.namespace, &without_node_name(&template), self.context)
             } else {
-                pod_shape(&pod.namespace, template, self.context)
+                pod_shape(&pod.namespace, &template, self.context)
             }
         };
         let pinned =

@@ -7,13 +7,14 @@ use jiff::Timestamp;
 
 use super::cluster_proportional::{ClusterSize, bounds, replicas};
 use super::live_pods::LivePods;
+use super::queues::QueuedPods;
 use super::{Counts, Decider, DemandQuery, hpa, jobs, keda};
 use crate::model::code::Code;
 use crate::model::desired::{
     Behavior, Desired, EventDriven, Horizontal, LiveReplicas, PauseMode, Problem, Scale, Scaler,
     ScalerRule, Severity, Unresolved, Workload,
 };
-use crate::model::ids::WorkloadId;
+use crate::model::ids::{Origin, WorkloadId};
 use crate::model::observed::{LiveEvents, LiveHorizontal, Observed};
 use crate::model::plural;
 
@@ -37,6 +38,24 @@ impl ScalingDecision {
     fn new(counts: Counts, by: Decider) -> Self {
         Self { counts, by, problems: Vec::new(), unresolved: None }
     }
+
+    /// Limits the counts to the pods that Kueue admits. How many it admits later is not known.
+    fn within_queue(mut self, queued: QueuedPods, origin: &Origin) -> Self {
+        let QueuedPods { queue, startable, because } = queued;
+        let Counts { floor, live, ceiling, planned } = self.counts;
+        let is_limit = live > startable;
+        self.counts = Counts {
+            floor: floor.min(startable),
+            live: live.min(startable),
+            ceiling: ceiling.min(startable),
+            planned,
+        };
+        if is_limit || self.by == Decider::Git && live > 0 {
+            let origin = origin.clone();
+            self.by = Decider::Autoscaler { autoscaler: queue, origin, because, next: None };
+        }
+        self
+    }
 }
 
 /// Replica bounds, the current count, its explanation, and the next count if it is known.
@@ -57,6 +76,15 @@ impl ReplicaRange {
 impl ScalingContext<'_> {
     /// Returns the counts of `workload` and their source.
     pub(super) fn decide(&self, workload: &Workload) -> ScalingDecision {
+        let decision = self.without_queue(workload);
+        match self.live.queued(workload) {
+            Some(queued) => decision.within_queue(queued, &workload.origin),
+            None => decision,
+        }
+    }
+
+    /// Returns the counts as if every pod might start.
+    fn without_queue(&self, workload: &Workload) -> ScalingDecision {
         let mut scalers = scalers_of(&self.desired.scalers, &workload.id);
         let rank = |scaler: &&Scaler| match scaler.rule {
             ScalerRule::EventDriven(_) => 0,

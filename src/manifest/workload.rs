@@ -113,13 +113,24 @@ pub(super) fn read(
     {
         into.desired.hooks.insert(id.clone(), hook);
     }
-    let (origin, template) = (meta.origin, Arc::new(template));
-    let workload = Workload { id: id.clone(), origin, scale, template, first_ordinal, max_surge };
-    // The update strategy changes no pod, so that two of them are no contradiction.
-    let same = |a: &Workload, b: &Workload| {
-        a.scale == b.scale && a.template == b.template && a.first_ordinal == b.first_ordinal
+    let queue = queue_name(kind, root, &template);
+    let scale = if queue.is_some() && !root.field.scope.verbatim { resumed(scale) } else { scale };
+    let workload = Workload {
+        first_ordinal,
+        max_surge,
+        queue,
+        ..Workload::new(id.clone(), meta.origin, scale, Arc::new(template))
     };
-    into.insert(named, |all| &mut all.desired.workloads, id, workload, same);
+    into.insert(named, |all| &mut all.desired.workloads, id, workload, has_same_pods);
+}
+
+/// Returns whether two definitions of a workload do not contradict each other. The update strategy
+/// changes no pod.
+fn has_same_pods(a: &Workload, b: &Workload) -> bool {
+    a.scale == b.scale
+        && a.template == b.template
+        && a.first_ordinal == b.first_ordinal
+        && a.queue == b.queue
 }
 
 /// Returns the reason why a workload with an unreadable field is unresolved.
@@ -235,6 +246,37 @@ fn made_elsewhere(root: &FieldMap<'_>) -> Option<String> {
         text("kind"),
         text("name")
     ))
+}
+
+/// Label with the LocalQueue of Kueue.
+const QUEUE: &str = "kueue.x-k8s.io/queue-name";
+
+/// Returns the LocalQueue that admits the pods of a workload. Kueue looks for the label on the object
+/// itself where it knows the kind, and on the pods.
+fn queue_name(kind: WorkloadKind, root: &FieldMap<'_>, template: &PodTemplate) -> Option<String> {
+    let path: &[&str] = match kind {
+        WorkloadKind::Job
+        | WorkloadKind::Deployment
+        | WorkloadKind::StatefulSet
+        | WorkloadKind::Pod => &["metadata", "labels", QUEUE],
+        WorkloadKind::CronJob => &["spec", "jobTemplate", "metadata", "labels", QUEUE],
+        WorkloadKind::DaemonSet | WorkloadKind::CapacityBuffer => return None,
+        WorkloadKind::ReplicaSet
+        | WorkloadKind::ReplicationController
+        | WorkloadKind::Rollout
+        | WorkloadKind::ScaledJob => &["spec", "template", "metadata", "labels", QUEUE],
+    };
+    let found = path.iter().try_fold(root.field.node, |node, key| node.get(key));
+    let of_pods = || Some(template.labels.get(QUEUE)?.to_string());
+    found.and_then(YamlNode::text).map(str::to_owned).or_else(of_pods)
+}
+
+/// Returns the scale of a Job that Kueue resumes, whether or not the file suspends it.
+fn resumed(mut scale: Scale) -> Scale {
+    if let Scale::Job { suspended, .. } = &mut scale {
+        *suspended = false;
+    }
+    scale
 }
 
 /// Annotation of mirror pods.

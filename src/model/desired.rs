@@ -292,6 +292,8 @@ pub struct Workload {
     pub first_ordinal: u32,
     /// Pods that a rolling update creates before it ends old ones.
     pub max_surge: RolloutShare,
+    /// LocalQueue of Kueue that admits the pods.
+    pub queue: Option<String>,
 }
 
 /// How the live number of replicas of a workload counts, if a delivery tool ignores the number that
@@ -347,7 +349,7 @@ impl Workload {
     /// Returns a workload that creates no pods ahead of a rolling update, with ordinals from zero.
     pub fn new(id: WorkloadId, origin: Origin, scale: Scale, template: Arc<PodTemplate>) -> Self {
         let max_surge = RolloutShare::NONE;
-        Self { id, origin, scale, template, first_ordinal: 0, max_surge }
+        Self { id, origin, scale, template, first_ordinal: 0, max_surge, queue: None }
     }
 }
 

@@ -12,6 +12,7 @@ mod difference;
 mod file;
 mod group;
 mod node_fault;
+mod queued_workload;
 mod removal;
 mod resolved;
 mod scaling;
@@ -27,6 +28,7 @@ pub use difference::{Difference, Disagreement};
 pub use file::{WorldError, read_world, template_key, write_world};
 pub use group::{Group, Membership, NodeGroupTemplate, ScheduledSize};
 pub use node_fault::NodeFault;
+pub use queued_workload::{QueueAdmission, QueueFlavor, QueuedWorkload};
 pub use resolved::{
     Accelerator, Arch, Hardware, ImageChoice, LaunchedWith, NodeClassField, Resolved,
     UnresolvedTerm,

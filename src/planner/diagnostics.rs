@@ -1,19 +1,21 @@
 //! Diagnostics of a plan: problems of its inputs, and what the plan does not do.
 
+use std::collections::BTreeMap;
+
 use super::{Inputs, cluster_autoscalers};
 use crate::catalog::warning_code;
 use crate::demand::{Decider, Demand, PodGroup};
 use crate::model::code::Code;
-use crate::model::desired::{Problem, Severity};
+use crate::model::desired::{Desired, Problem, Severity};
 use crate::model::ids::workload_key;
-use crate::model::observed::Observed;
+use crate::model::observed::{Observed, QueueAdmission};
+use crate::model::plural;
 use crate::plan::wire::{Diagnostic, DiagnosticSeverity};
 use crate::planner::lint::lints;
 use crate::solver::{Solution, UnschedulablePods, external_group_problems, unresolved_selectors};
 
-/// Maximum number of workloads listed in the note on undeclared workloads. The demand of the plan
-/// has a row for each of them.
-const UNDECLARED_NAMED_MAX: usize = 10;
+/// Maximum number of workloads listed in a note. The demand of the plan has a row for each of them.
+const NAMED_MAX: usize = 10;
 
 /// Maximum number of unread objects with a warning of their own.
 const UNREAD_NAMED_MAX: usize = 20;
@@ -43,10 +45,62 @@ pub(super) fn of_inputs(inputs: &Inputs, demand: &Demand, solution: &Solution) -
     list.extend(inputs.catalog.warnings.iter().map(catalog_note));
     list.extend(undeclared_workloads(demand, demand.declarations_read(inputs.desired)));
     list.extend(cluster_autoscalers::warnings(inputs.desired, inputs.observed));
+    list.extend(queued_workloads(inputs.desired, demand));
+    list.extend(provisioning_checks(inputs.observed));
     list.extend(solution.refusals.iter().map(|message| Diagnostic::warning("", message.clone())));
     list.sort();
     list.dedup();
     list
+}
+
+/// Returns the names of the first workloads, and the number of further ones.
+fn names(groups: &[&PodGroup]) -> String {
+    let mut named: Vec<String> =
+        groups.iter().take(NAMED_MAX).map(|group| workload_key(&group.workload)).collect();
+    if let Some(more) = groups.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+        named.push(format!("and {more} more"));
+    }
+    named.join(", ")
+}
+
+/// Returns a note on the workloads of the repository that Kueue has not admitted.
+fn queued_workloads(desired: &Desired, demand: &Demand) -> Option<Diagnostic> {
+    let is_queued = |group: &&PodGroup| {
+        let workload = desired.workloads.get(&group.workload);
+        workload.is_some_and(|workload| workload.queue.is_some())
+            && group.counts.planned == 0
+            && matches!(group.decided_by, Decider::Autoscaler { .. })
+    };
+    let waiting: Vec<&PodGroup> = demand.groups.iter().filter(is_queued).collect();
+    let named = names(&waiting);
+    match waiting.len() {
+        0 => None,
+        1 => Some(Diagnostic::note(named, "waits for Kueue, and needs no node before")),
+        n => Some(Diagnostic::note(
+            "",
+            format!("{n} workloads wait for Kueue, and need no node before ({named})"),
+        )),
+    }
+}
+
+/// Returns a warning for each admission check of Kueue that waits for ProvisioningRequests.
+fn provisioning_checks(observed: &Observed) -> Vec<Diagnostic> {
+    let mut waiting: BTreeMap<&str, u32> = BTreeMap::new();
+    for queued in observed.scaling.queued.iter().flatten() {
+        if let QueueAdmission::Waiting { provisioning_check: Some(check), .. } = &queued.admission {
+            *waiting.entry(check).or_insert(0) += 1;
+        }
+    }
+    let warning = |(check, workloads): (&str, u32)| {
+        let message = format!(
+            "{} for a ProvisioningRequest, which Cluster Autoscaler answers and Fleetwright does \
+             not: without it, Kueue never admits them",
+            plural::count_with_verb(workloads, "Workload", "wait")
+        );
+        Diagnostic::warning(format!("AdmissionCheck {check}"), message)
+            .hint("remove the check from the ClusterQueue: admitted pods get nodes without it")
+    };
+    waiting.into_iter().map(warning).collect()
 }
 
 /// Returns a note for each running workload that was removed from the repository, and one note for
@@ -75,16 +129,7 @@ fn undeclared_workloads(demand: &Demand, is_certain: bool) -> Vec<Diagnostic> {
     }
     let pods =
         undeclared.iter().fold(0_u32, |pods, group| pods.saturating_add(group.counts.planned));
-    let mut named: Vec<String> = undeclared
-        .iter()
-        .take(UNDECLARED_NAMED_MAX)
-        .map(|group| workload_key(&group.workload))
-        .collect();
-    if let Some(more) = undeclared.len().checked_sub(UNDECLARED_NAMED_MAX).filter(|more| *more > 0)
-    {
-        named.push(format!("and {more} more"));
-    }
-    let named = named.join(", ");
+    let named = names(&undeclared);
     let (object, message) = match (undeclared.len(), is_certain) {
         (0, _) => return notes,
         (1, true) => (

@@ -3,7 +3,7 @@
 
 use super::Input;
 use super::candidate_pools::may_run_in_auto_mode;
-use crate::demand::{PodGroup, PodShape, PodVolume, Unsupported, claim_problem};
+use crate::demand::{PodGroup, PodShape, PodVolume, Unsupported, claim_problem, queue_reason};
 use crate::model::code::Code;
 use crate::model::pod::PodSpec;
 use crate::model::reason::Rejection;
@@ -32,11 +32,10 @@ pub(super) fn exclusion_reason(
             ),
             Some("remove schedulerName, or declare its nodes in a separate pool"),
         ),
-        Unsupported::SchedulingGates => (
-            Code::Gated,
-            format!("the pod waits for its scheduling gates: {}", list(&spec.scheduling_gates)),
-            Some("remove the gates: until they are removed, the pod needs no node"),
-        ),
+        Unsupported::SchedulingGates => {
+            let (detail, nearest) = gate_reason(group, input, &spec.scheduling_gates);
+            (Code::Gated, detail, Some(nearest))
+        }
         Unsupported::ResourceClaims => (
             Code::ResourceClaims,
             claim_problem(input.desired, &group.workload.namespace, spec)
@@ -66,6 +65,17 @@ pub(super) fn exclusion_reason(
     };
     let rejection = Rejection { reason: reason.to_string(), detail, count: offerings };
     (rejection, nearest.map(str::to_owned))
+}
+
+/// Returns why pods with scheduling gates need no node, and what to do about it.
+fn gate_reason(group: &PodGroup, input: &Input, gates: &[String]) -> (String, &'static str) {
+    match queue_reason(input.observed, &group.workload) {
+        Some(why) => (why, "wait for its queue: until Kueue admits it, the pod needs no node"),
+        None => (
+            format!("the pod waits for its scheduling gates: {}", list(gates)),
+            "remove the gates: until they are removed, the pod needs no node",
+        ),
+    }
 }
 
 /// Returns the reason for pods that a pool of EKS Auto Mode may run; `None` if no such pool admits

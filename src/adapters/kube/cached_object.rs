@@ -11,6 +11,7 @@ use super::list::ApiResource;
 use super::node::parse_node;
 use super::owner_references::{controller_owner, parse_metadata};
 use super::pod::{has_chosen_node, parse_pod};
+use super::queued_workloads::{is_queue_resource, without_templates};
 use crate::manifest::read_live_objects;
 use crate::model::desired::Scale;
 use crate::model::ids::{LabelKey, LabelValue, NodeName, TextInterner, WorkloadId, WorkloadKind};
@@ -109,6 +110,10 @@ impl CachedObject {
             },
             _ if is_pool_resource(resource) => {
                 Self::readable(ObjectContent::Raw(stable_part(object)))
+            }
+            _ if is_queue_resource(resource) => {
+                let object = strip_metadata(resource, object);
+                Self::readable(ObjectContent::Raw(without_templates(object)))
             }
             _ => Self::readable(ObjectContent::Raw(strip_metadata(resource, object))),
         }
@@ -264,7 +269,7 @@ impl Interner {
 /// Removes large irrelevant metadata. Annotations of claims and autoscalers are kept.
 fn strip_metadata(resource: ApiResource, mut object: Json) -> Json {
     let has_irrelevant_annotations =
-        matches!(resource.kind, "CSINode" | "VolumeAttachment" | "ResourceSlice");
+        matches!(resource.kind, "CSINode" | "VolumeAttachment" | "ResourceSlice" | "Workload");
     if let Some(Json::Object(meta)) = object.get_mut("metadata") {
         for part in DROPPED_METADATA.iter().take(if has_irrelevant_annotations { 2 } else { 1 }) {
             meta.remove(*part);

@@ -14,6 +14,7 @@ use super::client::Kubernetes;
 use super::cluster_pools::{LeftOut, is_pool_resource};
 use super::list::ApiResource;
 use super::owner_references::parse_metadata;
+use super::queued_workloads::{CHECKS, FLAVORS, QUEUED, Queues, is_queue_resource};
 use super::resource_slices::SlicePools;
 use super::{autoscalers, node, port_error};
 use crate::apply::ports::{CallEffect, ClusterObjects, NodeAndPods, PortError};
@@ -67,7 +68,7 @@ const EXPANDER_PRIORITIES: ApiResource =
     ApiResource { name: Some(CONFIG_MAP), ..resource("v1", "ConfigMap", "/api/v1/configmaps") };
 
 /// All resource types in list order.
-pub(super) const RESOURCES: [ApiResource; 18] = [
+pub(super) const RESOURCES: [ApiResource; 21] = [
     PODS,
     REPLICA_SETS,
     JOBS,
@@ -85,11 +86,17 @@ pub(super) const RESOURCES: [ApiResource; 18] = [
     ATTACHMENTS,
     CSI_NODES,
     RESOURCE_SLICES,
+    FLAVORS,
+    CHECKS,
+    QUEUED,
     NODES,
 ];
 
 const PRIORITIES_DENIED: &str = "cannot list the priorities of Cluster Autoscaler, so its expander \
      is not predicted; apply deploy/kubernetes/rbac.yaml";
+
+const QUEUES_DENIED: &str = "cannot list the Workloads of Kueue, so pods count only once their gates \
+     are lifted; apply deploy/kubernetes/rbac.yaml";
 
 /// Annotation of a claim that is bound on both sides.
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
@@ -105,16 +112,18 @@ pub(super) fn object_key(object: &Json) -> String {
 
 /// Returns whether a list that fails with this HTTP status is left out: the types that a cluster may
 /// not serve, and those that a user may not be permitted to list, which are the priorities of Cluster
-/// Autoscaler, devices and pools.
+/// Autoscaler, devices, pools and the objects of Kueue.
 fn is_left_out(resource: ApiResource, status: u16) -> bool {
     match status {
         403 => {
             [EXPANDER_PRIORITIES.path, RESOURCE_SLICES.path].contains(&resource.path)
                 || is_pool_resource(resource)
+                || is_queue_resource(resource)
         }
         404 => {
             [VERTICAL.path, RESOURCE_SLICES.path].contains(&resource.path)
                 || is_pool_resource(resource)
+                || is_queue_resource(resource)
         }
         _ => false,
     }
@@ -140,10 +149,7 @@ impl Kubernetes {
         }
         let others = others.iter().map(|(path, cache)| (*path, cache)).collect();
         let pools = Some(self.pools().await);
-        Ok(ClusterObjects {
-            pools,
-            ..assemble(&mut pods, &others, left_out.get(RESOURCE_SLICES.path))
-        })
+        Ok(ClusterObjects { pools, ..assemble(&mut pods, &others, &left_out) })
     }
 
     /// Reads a node and then its pods. On a cordoned node, no later pod is missed.
@@ -225,11 +231,11 @@ impl Kubernetes {
 }
 
 /// Combines the cached pods and the caches of other [`RESOURCES`], by path, without those left out.
-/// `slices_left_out` is the reason why the devices of nodes were not listed.
+/// `left_out` has the reasons for these.
 pub(super) fn assemble(
     pods: &mut ObjectCache,
     others: &BTreeMap<&str, &ObjectCache>,
-    slices_left_out: Option<&LeftOut>,
+    left_out: &BTreeMap<&str, LeftOut>,
 ) -> ClusterObjects {
     let mut read = ClusterAssembly::default();
     let lists_priorities = others.contains_key(EXPANDER_PRIORITIES.path);
@@ -260,6 +266,9 @@ pub(super) fn assemble(
                     path if path == ATTACHMENTS.path => read.add_attachment(object),
                     path if path == CSI_NODES.path => read.add_limits(key, object),
                     path if path == RESOURCE_SLICES.path => read.add_slice(key, object),
+                    path if path == QUEUED.path => read.add_queued(key, object),
+                    path if path == FLAVORS.path => read.queues.add_flavor(key, object),
+                    path if path == CHECKS.path => read.queues.add_check(key, object),
                     _ => storage.push(object),
                 },
                 ObjectContent::Pod(_) | ObjectContent::Ignored => {}
@@ -269,7 +278,12 @@ pub(super) fn assemble(
     for (key, cached) in pods {
         read.add_pod(key, cached);
     }
-    read.add_devices(slices_left_out);
+    read.add_devices(left_out.get(RESOURCE_SLICES.path));
+    if others.contains_key(QUEUED.path) {
+        read.objects.scaling.queued = Some(read.queues.queued());
+    } else if let Some(LeftOut::Forbidden(reason)) = left_out.get(QUEUED.path) {
+        read.warn_of_unread_queues(reason);
+    }
     read.add_storage(&storage);
     read.find_nodes_of_unread_objects();
     read.objects
@@ -284,6 +298,8 @@ struct ClusterAssembly<'s> {
     slices: SlicePools,
     /// Slices that cannot be parsed, and name no node.
     unread_slices: Vec<String>,
+    /// Objects of Kueue.
+    queues: Queues,
 }
 
 impl ClusterAssembly<'_> {
@@ -395,6 +411,22 @@ impl ClusterAssembly<'_> {
                     hides_requests: true,
                 });
             }
+        }
+    }
+
+    fn add_queued(&mut self, key: &str, object: &Json) {
+        if let Err(why) = self.queues.add_workload(object) {
+            self.add_unread(QUEUED, key, &why);
+        }
+    }
+
+    /// Warns if a pod waits for Kueue, and its Workloads may not be listed. The list is complete
+    /// without them: such a pod needs no node until Kueue lifts its gate.
+    fn warn_of_unread_queues(&self, reason: &str) {
+        let mut templates = self.objects.templates.values();
+        let is_of_kueue = |gate: &String| gate.starts_with("kueue.x-k8s.io/");
+        if templates.any(|template| template.spec.scheduling_gates.iter().any(is_of_kueue)) {
+            tracing::warn!(reason, "{QUEUES_DENIED}");
         }
     }
 

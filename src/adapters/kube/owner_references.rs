@@ -21,7 +21,8 @@ fn controller_reference(meta: &ObjectMeta) -> Option<&OwnerReference> {
     owners.find(|owner| owner.controller == Some(true))
 }
 
-fn workload_id(owner: &OwnerReference, namespace: &str) -> Option<WorkloadId> {
+/// Returns the identity of an owner; `None` if its kind is not a workload that is planned.
+pub(super) fn workload_id(owner: &OwnerReference, namespace: &str) -> Option<WorkloadId> {
     let kind = match (owner.kind.as_str(), owner.api_version.split('/').next()) {
         ("Deployment", Some("apps")) => WorkloadKind::Deployment,
         ("StatefulSet", Some("apps")) => WorkloadKind::StatefulSet,

@@ -71,7 +71,7 @@ pub struct PreflightSettings {
 }
 
 /// Every permission that `deploy/kubernetes/rbac.yaml` grants, but those to read pools.
-const REQUIRED_PERMISSIONS: [Permission; 24] = [
+const REQUIRED_PERMISSIONS: [Permission; 27] = [
     Permission::new("", "", "nodes", "", &["list", "get", "patch", "delete"]),
     Permission::new("", "", "pods", "", &["list", "delete"]),
     Permission::new("", "", "pods/eviction", "", &["create"]),
@@ -91,6 +91,9 @@ const REQUIRED_PERMISSIONS: [Permission; 24] = [
     Permission::new("", "storage.k8s.io", "storageclasses", "", &["list"]),
     Permission::new("", "storage.k8s.io", "volumeattachments", "", &["list"]),
     Permission::new("", "resource.k8s.io", "resourceslices", "", &["list"]),
+    Permission::new("", "kueue.x-k8s.io", "admissionchecks", "", &["list"]),
+    Permission::new("", "kueue.x-k8s.io", "resourceflavors", "", &["list"]),
+    Permission::new("", "kueue.x-k8s.io", "workloads", "", &["list"]),
     Permission::new("kube-system", "coordination.k8s.io", "leases", "", &["create"]),
     Permission::new(
         "kube-system",

@@ -25,11 +25,12 @@ use tokio::time::Instant;
 use super::cached_object::{CachedObject, CachedPod, Interner, ObjectContent};
 use super::client::Kubernetes;
 use super::cluster_objects::{
-    JOBS, NODES, ObjectCache, PODS, REPLICA_SETS, RESOURCE_SLICES, RESOURCES, assemble, object_key,
+    JOBS, NODES, ObjectCache, PODS, REPLICA_SETS, RESOURCES, assemble, object_key,
 };
 use super::cluster_pools::{LeftOut, POOL_RESOURCES, assemble_pools, is_pool_resource};
 use super::list::ApiResource;
 use super::port_error;
+use super::queued_workloads::{QUEUED, is_admitted};
 use crate::apply::ports::{
     Cluster, ClusterObjects, CordonOutcome, EvictOutcome, NodeAndPods, PortError,
 };
@@ -344,15 +345,16 @@ impl WatchCache {
         // Values of deleted objects are no longer used.
         self.interner.drop_unused();
         let Self { pods, replica_sets, jobs, nodes, others, .. } = self;
-        let slices_left_out =
-            others.get(RESOURCE_SLICES.path).and_then(|cache| cache.left_out.clone());
+        let left_out =
+            others.iter().filter_map(|(path, cache)| Some((*path, cache.left_out.clone()?)));
+        let left_out: BTreeMap<&str, LeftOut> = left_out.collect();
         let others = others.iter().filter(|(_, cache)| cache.left_out.is_none());
         let others = others.map(|(path, cache)| (*path, &cache.objects));
         let mut caches: BTreeMap<&str, &ObjectCache> = others.collect();
         caches.insert(REPLICA_SETS.path, &replica_sets.objects);
         caches.insert(JOBS.path, &jobs.objects);
         caches.insert(NODES.path, &nodes.objects);
-        assemble(&mut pods.objects, &caches, slices_left_out.as_ref())
+        assemble(&mut pods.objects, &caches, &left_out)
     }
 
     /// Stores an object and returns the change, if any.
@@ -368,8 +370,11 @@ impl WatchCache {
         let change = match (&cached.content, before) {
             (ObjectContent::Pod(CachedPod { pod, .. }), before) if is_pending_pod(pod) => {
                 match before {
+                    // A pod whose scheduling gates were lifted has another template.
                     Some(ObjectContent::Pod(CachedPod { pod: previous, .. }))
-                        if previous.uid == pod.uid && is_pending_pod(previous) =>
+                        if previous.uid == pod.uid
+                            && previous.template == pod.template
+                            && is_pending_pod(previous) =>
                     {
                         None
                     }
@@ -389,6 +394,14 @@ impl WatchCache {
             }
             (ObjectContent::Raw(_), _) if is_pool_resource(resource) => {
                 Some(ClusterChange::PoolChanged)
+            }
+            // Its pods may start now.
+            (ObjectContent::Raw(object), previous)
+                if resource.path == QUEUED.path
+                    && is_admitted(object)
+                    && !matches!(previous, Some(ObjectContent::Raw(old)) if is_admitted(old)) =>
+            {
+                Some(ClusterChange::PodPending)
             }
             _ => None,
         };
@@ -551,3 +564,6 @@ impl WatchState {
         self.notify(change);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -508,3 +508,38 @@ fn custom_objects_with_counted_pod_templates_are_unresolved() {
         assert_eq!(unresolved(&desired).len(), expected, "{kind}: {:?}", unresolved(&desired));
     }
 }
+
+#[test]
+fn queue_of_kueue_is_read_where_kueue_looks_for_it() {
+    const QUEUE: &str = "labels: { kueue.x-k8s.io/queue-name: team-a }";
+    let read = |kind: &str, object: &str, spec: &str| {
+        let text = format!(
+            "apiVersion: batch/v1\nkind: {kind}\nmetadata: {{ name: a, namespace: ml, {object} }}\n\
+             spec: {spec}\n"
+        );
+        let desired = read_files(&[("a.yaml", &text)]);
+        let workload = desired.workloads.values().next().expect("one");
+        (workload.queue.clone(), workload.scale.clone())
+    };
+    let pods = |labels: &str| {
+        format!(
+            "{{ metadata: {{ {labels} }}, spec: {{ restartPolicy: Never, containers: [{{ name: a, \
+             image: a }}] }} }}"
+        )
+    };
+    let job = |labels: &str| format!("{{ suspend: true, template: {} }}", pods(labels));
+    let (queue, scale) = read("Job", QUEUE, &job(""));
+    let resumed = Scale::Job { pods: 1, completions: None, suspended: false };
+    assert_eq!((queue.as_deref(), scale), (Some("team-a"), resumed), "Kueue resumes it");
+    assert_eq!(read("Job", "", &job(QUEUE)).0.as_deref(), Some("team-a"), "on the pods");
+    let (queue, scale) = read("Job", "", &job(""));
+    assert!(queue.is_none() && matches!(scale, Scale::Job { suspended: true, .. }));
+    let cron = |labels: &str| {
+        format!(
+            "{{ schedule: '0 2 * * *', jobTemplate: {{ metadata: {{ {labels} }}, spec: {} }} }}",
+            job("")
+        )
+    };
+    assert_eq!(read("CronJob", "", &cron(QUEUE)).0.as_deref(), Some("team-a"));
+    assert_eq!(read("CronJob", QUEUE, &cron("")).0, None, "Kueue ignores it there");
+}

@@ -1,4 +1,4 @@
-//! Observed status of the pod autoscalers in a cluster.
+//! Observed status of the pod autoscalers and queues in a cluster.
 //!
 //! The status of an autoscaler without an entry is unknown.
 
@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::expander_priorities::ExpanderPriorities;
 use crate::model::ids::Namespace;
+use crate::model::observed::QueuedWorkload;
 use crate::model::pod::ResourceList;
 
-/// Observed status of pod autoscalers.
+/// Observed status of pod autoscalers and queues.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Scaling {
@@ -30,6 +31,9 @@ pub struct Scaling {
     /// Priorities of Cluster Autoscaler's expander, by namespace of their ConfigMap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expander_priorities: Option<BTreeMap<Namespace, ExpanderPriorities>>,
+    /// Unfinished Workloads of Kueue; unknown if the key is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queued: Option<Vec<QueuedWorkload>>,
 }
 
 impl Scaling {
@@ -44,6 +48,7 @@ impl Scaling {
         self.vertical.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         self.event_driven.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         self.scales.sort();
+        self.queued.iter_mut().for_each(|queued| queued.sort());
     }
 }
 

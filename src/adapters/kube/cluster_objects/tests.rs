@@ -55,7 +55,7 @@ fn top_level_workload_owns_the_pod() {
     ];
     let jobs = cached_objects(JOBS, jobs);
     let others = [(REPLICA_SETS.path, &sets), (JOBS.path, &jobs)].into();
-    let objects = assemble(&mut pods, &others, None);
+    let objects = assemble(&mut pods, &others, &BTreeMap::new());
     assert_eq!(objects.pods.len(), cases.len(), "{:?}", objects.unread);
     for (pod, (_, kind, owner, expected)) in objects.pods.iter().zip(cases) {
         let found = pod.owner.as_ref().map(|id| (id.kind, id.name.to_string()));
@@ -79,7 +79,7 @@ fn observations_share_unchanged_pods() {
     let sets =
         |owner| cached_objects(REPLICA_SETS, vec![owned("api-7f", "apps/v1", "Deployment", owner)]);
     let cached = |pods: &mut ObjectCache, owner| {
-        assemble(pods, &[(REPLICA_SETS.path, &sets(owner))].into(), None).pods
+        assemble(pods, &[(REPLICA_SETS.path, &sets(owner))].into(), &BTreeMap::new()).pods
     };
     let (first, again) = (cached(&mut pods, "api"), cached(&mut pods, "api"));
     assert!(first.iter().zip(&again).all(|(a, b)| Arc::ptr_eq(a, b)));
@@ -123,7 +123,7 @@ fn unreadable_object_concerns_its_own_nodes_only() {
         HORIZONTAL,
         vec![json!({ "metadata": { "name": "api", "namespace": "web" }, "spec": 7 })],
     );
-    let objects = assemble(&mut pods, &[(HORIZONTAL.path, &horizontal)].into(), None);
+    let objects = assemble(&mut pods, &[(HORIZONTAL.path, &horizontal)].into(), &BTreeMap::new());
     assert_eq!(objects.unread, [""; 0], "the list is complete");
     let found: Vec<(&str, Vec<&str>, bool)> = objects
         .unread_objects
@@ -156,7 +156,9 @@ fn devices_that_may_not_be_listed_are_unread() {
     let unread = |claims: Json, left_out: Option<&LeftOut>| {
         let mut pod = owned("a", "apps/v1", "StatefulSet", "db");
         pod["spec"]["resourceClaims"] = claims;
-        assemble(&mut cached_objects(PODS, vec![pod]), &BTreeMap::new(), left_out).unread
+        let left_out = left_out.map(|why| (RESOURCE_SLICES.path, why.clone()));
+        let left_out = left_out.into_iter().collect();
+        assemble(&mut cached_objects(PODS, vec![pod]), &BTreeMap::new(), &left_out).unread
     };
     let claims = || json!([{ "name": "gpu", "resourceClaimTemplateName": "one" }]);
     let forbidden = LeftOut::Forbidden("resourceslices is forbidden".to_owned());
@@ -185,8 +187,26 @@ fn published_devices_are_resources_of_their_node() {
     let nodes = cached_objects(NODES, vec![node]);
     let slices = cached_objects(RESOURCE_SLICES, vec![slice, broken]);
     let others = [(NODES.path, &nodes), (RESOURCE_SLICES.path, &slices)].into();
-    let objects = assemble(&mut ObjectCache::new(), &others, None);
+    let objects = assemble(&mut ObjectCache::new(), &others, &BTreeMap::new());
     assert_eq!(objects.nodes[0].allocatable.extended["aws.amazon.com/neuron"], 2);
     let [odd] = &objects.unread_objects[..] else { panic!("{:?}", objects.unread_objects) };
     assert_eq!((odd.object.as_str(), odd.nodes.len()), ("ResourceSlice odd", 1));
+}
+
+#[test]
+fn workloads_of_kueue_are_unknown_unless_they_are_listed() {
+    let read = |others: &[(&str, &ObjectCache)], left_out: BTreeMap<&str, LeftOut>| {
+        let others = others.iter().copied().collect();
+        assemble(&mut ObjectCache::new(), &others, &left_out)
+    };
+    let forbidden = || LeftOut::Forbidden("workloads is forbidden".to_owned());
+    assert_eq!(read(&[], [(QUEUED.path, forbidden())].into()).scaling.queued, None);
+    assert_eq!(read(&[], [(QUEUED.path, LeftOut::NotServed)].into()).scaling.queued, None);
+    let none = cached_objects(QUEUED, Vec::new());
+    assert_eq!(read(&[(QUEUED.path, &none)], BTreeMap::new()).scaling.queued, Some(Vec::new()));
+    let metadata = json!({ "name": "odd", "namespace": "ml" });
+    let odd = json!({ "metadata": metadata, "spec": { "podSets": 7 } });
+    let odd = cached_objects(QUEUED, vec![odd]);
+    let objects = read(&[(QUEUED.path, &odd)], BTreeMap::new());
+    assert_eq!(objects.unread_objects[0].object, "Workload ml/odd");
 }
