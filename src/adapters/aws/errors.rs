@@ -10,6 +10,10 @@ use crate::model::ids::Region;
 /// Text of the SDK error for missing credentials.
 const NO_CREDENTIALS: &str = "no credentials found in chain";
 
+/// Text of the SDK for credentials that a source could not provide, such as the metadata service of
+/// an instance outside of EC2.
+const UNLOADED_CREDENTIALS: &str = "an error occurred while loading credentials";
+
 /// Error codes for throttling.
 const THROTTLING_CODES: [&str; 5] = [
     "RequestLimitExceeded",
@@ -148,8 +152,9 @@ where
         }
         SdkError::DispatchFailure(_) => {
             let why = with_causes(error);
-            let why = match why.split_once(NO_CREDENTIALS) {
-                Some((_, tried)) => format!("no credentials were found{tried}"),
+            let cut = |text| why.split_once(text).map(|(_, rest)| rest.to_owned());
+            let why = match cut(NO_CREDENTIALS).or_else(|| cut(UNLOADED_CREDENTIALS)) {
+                Some(tried) => format!("no credentials were found{tried}"),
                 None => format!("{UNREACHABLE}: {}", strip_request(&why)),
             };
             (why, CallEffect::Unknown)

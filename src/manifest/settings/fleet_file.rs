@@ -13,7 +13,7 @@ use super::super::pod_spec::spread_constraint;
 use super::super::resource_list::non_negative_quantity;
 use super::super::yaml::{self, YamlNode};
 use super::field_values::{money, set, share};
-use super::{apply_settings, controller_settings, is_within, normal_path};
+use super::{apply_settings, controller_settings, is_within, normal_path, typical_mistakes};
 use crate::model::desired::{
     AssumedPods, ClusterSettings, ConsolidationSettings, DeliverySettings, DemandMode,
     DemandSettings, FLEET_FILE, FailureDomains, Fleet, MaxShares, MinValuesPolicy, PoolSource,
@@ -60,10 +60,13 @@ pub fn read_fleet(tree: &Tree) -> (Fleet, Vec<Problem>) {
             }
         }
         check_sources(&fleet, tree, &report);
-    } else if let Some((name, region)) = eksctl_cluster(tree) {
-        fleet.name.clone_from(&name);
-        fleet.cluster.name = name;
-        fleet.cluster.region = region;
+    } else {
+        typical_mistakes::report_misnamed_file(tree, &report);
+        if let Some((name, region)) = eksctl_cluster(tree) {
+            fleet.name.clone_from(&name);
+            fleet.cluster.name = name;
+            fleet.cluster.region = region;
+        }
     }
     let mut problems = report.into_problems();
     problems.sort();
@@ -113,7 +116,11 @@ fn read_bytes(bytes: &[u8], scope: &ObjectContext<'_>, fleet: &mut Fleet) {
     }
     let mut documents = loaded.documents.into_iter().filter(|doc| !doc.root.is_null());
     let Some(document) = documents.next() else {
-        return error(0, "is empty".to_owned(), Some("remove it, or see the README".to_owned()));
+        return error(
+            0,
+            "is empty".to_owned(),
+            Some("write the settings: fleetwright init --force; or remove the file".to_owned()),
+        );
     };
     for fault in document.faults {
         error(fault.line, fault.message, fault.hint);
@@ -149,6 +156,7 @@ fn read_root(root: &FieldMap<'_>, fleet: &mut Fleet) {
         read_spec(spec, fleet);
     }
     fleet.name = name.unwrap_or_else(|| fleet.cluster.name.clone());
+    typical_mistakes::report_misplaced_keys(root);
     root.finish(Severity::Error);
 }
 
@@ -170,7 +178,7 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
     if let Some(map) = spec.get("demand").as_ref().and_then(Field::map) {
         read_demand(&map, &mut fleet.demand);
     }
-    set(&mut fleet.world, spec.get("world").and_then(|f| Some(f.non_empty_text()?.into_owned())));
+    set(&mut fleet.world, spec.get("world").and_then(|f| typical_mistakes::read_world(&f)));
     if let Some(policies) = spec.get("policies") {
         fleet.policies = policies.items().filter_map(|item| path(&item)).collect();
     }
