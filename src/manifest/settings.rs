@@ -5,6 +5,7 @@
 
 mod apply_settings;
 mod controller_settings;
+mod declared_cluster;
 mod field_values;
 mod fleet_file;
 mod typical_mistakes;

@@ -13,7 +13,9 @@ use super::super::pod_spec::spread_constraint;
 use super::super::resource_list::non_negative_quantity;
 use super::super::yaml::{self, YamlNode};
 use super::field_values::{money, set, share};
-use super::{apply_settings, controller_settings, is_within, normal_path, typical_mistakes};
+use super::{
+    apply_settings, controller_settings, declared_cluster, is_within, normal_path, typical_mistakes,
+};
 use crate::model::desired::{
     AssumedPods, ClusterSettings, ConsolidationSettings, DeliverySettings, DemandMode,
     DemandSettings, FLEET_FILE, FailureDomains, Fleet, MaxShares, MinValuesPolicy, PoolSource,
@@ -62,7 +64,7 @@ pub fn read_fleet(tree: &Tree) -> (Fleet, Vec<Problem>) {
         check_sources(&fleet, tree, &report);
     } else {
         typical_mistakes::report_misnamed_file(tree, &report);
-        if let Some((name, region)) = eksctl_cluster(tree) {
+        if let Some((name, region)) = declared_cluster::only_eksctl_cluster(tree) {
             fleet.name.clone_from(&name);
             fleet.cluster.name = name;
             fleet.cluster.region = region;
@@ -71,37 +73,6 @@ pub fn read_fleet(tree: &Tree) -> (Fleet, Vec<Problem>) {
     let mut problems = report.into_problems();
     problems.sort();
     (fleet, problems)
-}
-
-/// Returns name and region of the only cluster that eksctl files declare. They count where no
-/// settings name a cluster.
-fn eksctl_cluster(tree: &Tree) -> Option<(String, Region)> {
-    let mut clusters = BTreeSet::new();
-    for file in &tree.files {
-        let Some(text) = file.content.as_ref().ok().and_then(|bytes| yaml::decode(bytes).ok())
-        else {
-            continue;
-        };
-        if !(text.contains("ClusterConfig") && text.contains("eksctl.io/")) {
-            continue;
-        }
-        for document in yaml::load(&text).documents {
-            clusters.extend(cluster_config(&document.root));
-        }
-    }
-    let only = clusters.pop_first()?;
-    clusters.is_empty().then_some(only)
-}
-
-/// Returns name and region of a `ClusterConfig` without placeholders.
-fn cluster_config(root: &YamlNode<'_>) -> Option<(String, Region)> {
-    let is_config = root.get("kind").and_then(YamlNode::text) == Some("ClusterConfig");
-    let metadata = root.get("metadata").filter(|_| is_config)?;
-    let literal = |key| {
-        let text = metadata.get(key).and_then(YamlNode::text)?;
-        (!text.is_empty() && !text.contains(['$', '{'])).then_some(text)
-    };
-    Some((literal("name")?.to_owned(), Region::from(literal("region")?)))
 }
 
 fn read_bytes(bytes: &[u8], scope: &ObjectContext<'_>, fleet: &mut Fleet) {
