@@ -151,13 +151,7 @@ where
             (why.to_owned(), CallEffect::Refused)
         }
         SdkError::DispatchFailure(_) => {
-            let why = with_causes(error);
-            let cut = |text| why.split_once(text).map(|(_, rest)| rest.to_owned());
-            let why = match cut(NO_CREDENTIALS).or_else(|| cut(UNLOADED_CREDENTIALS)) {
-                Some(tried) => format!("no credentials were found{tried}"),
-                None => format!("{UNREACHABLE}: {}", strip_request(&why)),
-            };
-            (why, CallEffect::Unknown)
+            (dispatch_failure(&with_causes(error)), CallEffect::Unknown)
         }
         SdkError::ResponseError(_) => {
             ("the response of AWS was incomplete".to_owned(), CallEffect::Unknown)
@@ -171,6 +165,16 @@ where
         }
     };
     PortError { verb: verb.to_owned(), reason, effect }
+}
+
+/// Returns why a request was not sent, from the text of the SDK: without credentials, or without a
+/// connection.
+fn dispatch_failure(why: &str) -> String {
+    let tried = |text| why.split_once(text).map(|(_, rest)| rest);
+    match tried(NO_CREDENTIALS).or_else(|| tried(UNLOADED_CREDENTIALS)) {
+        Some(rest) => format!("no credentials were found{rest}"),
+        None => format!("{UNREACHABLE}: {}", strip_request(why)),
+    }
 }
 
 /// Removes the quoted request from a text of the SDK.
@@ -196,6 +200,17 @@ mod tests {
             "dispatch failure: other: failed to apply endpoint `x`: endpoint must contain scheme"
         );
         assert_eq!(strip_request("timed out"), "timed out");
+    }
+
+    #[test]
+    fn credentials_that_cannot_be_loaded_are_no_network_problem() {
+        let failure = "dispatch failure: other: an error occurred while loading credentials: failed \
+                       to load IMDS session token: request forbidden";
+        assert_eq!(
+            dispatch_failure(failure),
+            "no credentials were found: failed to load IMDS session token: request forbidden"
+        );
+        assert_eq!(dispatch_failure("dns error"), "AWS cannot be reached: dns error");
     }
 
     #[test]
