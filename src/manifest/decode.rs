@@ -400,8 +400,7 @@ impl<'a> Field<'a> {
 
     /// Reads a duration such as `1h30m`, or `Never`.
     pub(super) fn duration_or_never(&self) -> Option<Expiry> {
-        let is_number = |text: &str| matches!(resolve(text), Scalar::Int(_) | Scalar::Number(_));
-        if matches!(&self.node.value, YamlValue::Plain(text) if is_number(text)) {
+        if matches!(&self.node.value, YamlValue::Plain(text) if resolve(text).is_number()) {
             return self.type_mismatch("a duration");
         }
         let text = self.text()?;

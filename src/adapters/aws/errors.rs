@@ -170,7 +170,7 @@ where
 /// Returns why a request was not sent, from the text of the SDK: without credentials, or without a
 /// connection.
 fn dispatch_failure(why: &str) -> String {
-    let tried = |text| why.split_once(text).map(|(_, rest)| rest);
+    let tried = |text: &str| why.split_once(text).map(|(_, rest)| rest);
     match tried(NO_CREDENTIALS).or_else(|| tried(UNLOADED_CREDENTIALS)) {
         Some(rest) => format!("no credentials were found{rest}"),
         None => format!("{UNREACHABLE}: {}", strip_request(why)),

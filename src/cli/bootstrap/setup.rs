@@ -222,7 +222,8 @@ impl Names<'_> {
             let Some(resource) = statement["Resource"].as_str() else { continue };
             let Some(before) = resource.strip_suffix(NODE_ROLE) else { continue };
             let more = self.settings.node_roles.iter().map(|name| format!("{before}{name}"));
-            statement["Resource"] = std::iter::once(resource.to_owned()).chain(more).collect();
+            let all: Json = std::iter::once(resource.to_owned()).chain(more).collect();
+            statement["Resource"] = all;
         }
         Ok(policy.to_string())
     }

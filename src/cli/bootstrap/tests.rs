@@ -189,7 +189,7 @@ fn resources_of(template: &Json, action: &str) -> Vec<String> {
 #[test]
 fn more_node_roles_are_passed_and_read() {
     let roles = ["--node-role", "KarpenterNodeRole-prod", "--node-role", "other"];
-    let template = template(&[&roles[..], &GITHUB].concat());
+    let template = template(&[&roles[..], &GITHUB[..]].concat());
     for (action, count) in [("iam:PassRole", 2), ("iam:ListInstanceProfilesForRole", 3)] {
         let found = resources_of(&template, action);
         assert_eq!(found.len(), count, "{action}");
