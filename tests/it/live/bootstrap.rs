@@ -23,7 +23,7 @@ metadata: { name: prod }
 spec:
   cluster: { name: prod, region: us-east-1 }
   world: live
-  controller: { queue: prod }
+  controller: { queue: fleetwright-prod }
 ";
 
 /// A pool whose node class names the node role and the tags, as `bootstrap` prints them.
