@@ -40,8 +40,8 @@ pub(super) fn text(
     }
     if setup.has_ci() {
         let file = directory.unwrap_or(Path::new("")).join(RBAC_FILE);
-        let file = escape(&file.display().to_string());
-        let _ = writeln!(out, "  kubectl apply --filename {file}");
+        let file = file.display().to_string();
+        let _ = writeln!(out, "  kubectl apply --filename {}", escape(&file));
         if directory.is_none() {
             let _ = writeln!(out, "With --out DIR, this command writes {RBAC_FILE} as well.");
         }
