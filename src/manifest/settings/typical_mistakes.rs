@@ -32,9 +32,13 @@ const SPEC_KEYS: [&str; 22] = [
     "controller",
 ];
 
+fn is_spec_key(key: &str) -> bool {
+    SPEC_KEYS.iter().any(|known| *known == key)
+}
+
 /// Reports keys of `spec` at the root of the file.
 pub(super) fn report_misplaced_keys(root: &FieldMap<'_>) {
-    for (key, field) in root.entries().filter(|(key, _)| SPEC_KEYS.contains(key)) {
+    for (key, field) in root.entries().filter(|(key, _)| is_spec_key(key)) {
         root.get(key);
         field.error("belongs below `spec`", "move it there".to_owned());
     }
@@ -55,7 +59,7 @@ pub(super) fn report_misnamed_file(tree: &Tree, report: &ProblemCollector) {
 pub(super) fn read_world(field: &Field<'_>) -> Option<String> {
     const WORDS: [&str; 2] = ["live", "empty"];
     let text = field.non_empty_text()?;
-    let is_file = text.contains([':', '.', '/']) || WORDS.contains(&&*text);
+    let is_file = text.contains([':', '.', '/']) || WORDS.iter().any(|word| *word == &*text);
     if let Some(word) = most_similar(&text, &WORDS).filter(|_| !is_file) {
         let found = shorten(&text);
         field.coded_error(
