@@ -55,6 +55,9 @@ pub struct RepositoryTree {
     pub base: TreeBase,
     /// True if the tree is the whole repository, and its settings are those of `base.below`.
     pub is_whole_repository: bool,
+    /// Settings of a directory above, relative to the path that was read, if it has none of its
+    /// own.
+    pub outer_settings: Option<String>,
 }
 
 /// A directory whose content is unknown.

@@ -34,6 +34,7 @@ pub(super) fn run(settings: &AdoptSettings, console: &mut Console) -> Result<Exi
     let tree = source_tree::read(&settings.source)?;
     let (repository, choice) =
         cluster_pools::read_over(&tree, settings.world.as_ref(), &settings.source)?;
+    choice.require_cluster("adopt")?;
     let observed = world::observe(&choice, &repository, None, console)?;
     let adoption = find_adoption(&repository.desired, &observed)?;
     if let Format::Document(format) = settings.format {

@@ -38,6 +38,12 @@ impl TemplateFormatArg {
     }
 }
 
+/// The Kubernetes roles of the groups that CI jobs are in.
+const RBAC: &str = include_str!("../../deploy/kubernetes/rbac.yaml");
+
+/// Name of the file with the Kubernetes roles in a directory.
+const RBAC_FILE: &str = "rbac.yaml";
+
 pub(super) fn run(settings: &BootstrapSettings, console: &mut Console) -> Result<Exit, CliError> {
     use TemplateFormatArg::{Cloudformation, Terraform};
     let setup = Setup::from_settings(settings)?;
@@ -52,6 +58,9 @@ pub(super) fn run(settings: &BootstrapSettings, console: &mut Console) -> Result
             None => console.print(&text)?,
             Some(directory) => write(directory, format.file_name(), &text, console)?,
         }
+    }
+    if let (Some(directory), true) = (&settings.out, setup.has_ci()) {
+        write(directory, RBAC_FILE, RBAC, console)?;
     }
     console.report_raw(&next_steps::text(&setup, &formats, settings.out.as_deref()));
     Ok(Exit::Done)

@@ -2,12 +2,14 @@
 
 use super::error::CliError;
 use super::settings::{DriftSettings, Format};
+use super::world_choice::WorldChoice;
 use super::{Console, Exit, output, planning};
 use crate::plan::{drift, has_drift};
 use crate::render::{Verbosity, drift_text};
 
 pub(super) fn run(settings: &DriftSettings, console: &mut Console) -> Result<Exit, CliError> {
     let plan = planning::plan(&settings.planning, console)?;
+    WorldChoice::parse(&plan.capacity.base.world.name)?.require_cluster("drift")?;
     let report = drift(&plan);
     let text = match settings.format {
         Format::Text => drift_text(&report, &console.style(Verbosity::Full)),

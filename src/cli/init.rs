@@ -8,12 +8,13 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::error::CliError;
+use super::repository::Repository;
 use super::settings::{InitSettings, SourceSettings};
 use super::{Console, Exit, files, source_tree};
 use crate::catalog::Catalog;
 use crate::manifest::ports::RepositoryFiles;
 use crate::manifest::{AlternativesKind, named};
-use crate::model::desired::RepositoryLocation;
+use crate::model::desired::{RepositoryLocation, SOURCE_LOCK_FILE};
 use crate::model::shell::quote_word;
 use crate::render::escape;
 use detect::{Detected, Evidence};
@@ -68,8 +69,18 @@ pub(super) fn run(settings: &InitSettings, console: &mut Console) -> Result<Exit
     let is_jsonnet =
         |path: &&String| [".jsonnet", ".libsonnet"].iter().any(|end| path.ends_with(end));
     let jsonnet = read.files.paths().iter().filter(is_jsonnet).count();
-    console.print(&summary(path, &template, jsonnet))?;
+    let elsewhere = sources_elsewhere(&source);
+    console.print(&summary(path, &template, jsonnet, &elsewhere))?;
     Ok(Exit::Done)
+}
+
+/// Returns the objects whose charts or files are elsewhere and not pinned, by the settings that were
+/// written. `validate`, the next step, reports a tree that cannot be read.
+fn sources_elsewhere(source: &SourceSettings) -> Vec<String> {
+    let Ok(tree) = source_tree::read(source) else { return Vec::new() };
+    let unresolved = Repository::read(&tree).desired.unresolved.into_iter();
+    let unpinned = unresolved.filter(|one| one.reason.contains(SOURCE_LOCK_FILE));
+    unpinned.map(|one| one.object).collect()
 }
 
 /// Returns the path of a directory in its repository if it is that of one cluster, below `clusters`.
@@ -126,7 +137,12 @@ fn region_name(option: Option<&str>, detected: &Detected) -> Choice {
 }
 
 /// Returns what was found and the next steps.
-fn summary(path: &Path, template: &FleetTemplate<'_>, jsonnet: usize) -> String {
+fn summary(
+    path: &Path,
+    template: &FleetTemplate<'_>,
+    jsonnet: usize,
+    elsewhere: &[String],
+) -> String {
     let FleetTemplate { cluster, region, detected, .. } = template;
     let mut out = format!("Wrote {}.\n\nFound:\n", path.join(FILE).display());
     let counts = [
@@ -150,6 +166,10 @@ fn summary(path: &Path, template: &FleetTemplate<'_>, jsonnet: usize) -> String 
     if let Some(files) = counted(jsonnet, "Jsonnet file") {
         let _ = writeln!(out, "  {files} not read: render in CI, and commit the result");
     }
+    if let Some(count) = counted(elsewhere.len(), "source") {
+        let all = named(elsewhere.iter().map(String::as_str));
+        let _ = writeln!(out, "  {count} elsewhere, not read: {}", escape(&all));
+    }
     for (what, Choice { value, why }) in [("cluster", cluster), ("region", region)] {
         let _ = writeln!(out, "  {what} {} ({})", escape(value), escape(why));
     }
@@ -157,9 +177,16 @@ fn summary(path: &Path, template: &FleetTemplate<'_>, jsonnet: usize) -> String 
     let argument =
         if path == Path::new(".") { String::new() } else { format!(" {}", path.display()) };
     let argument = escape(&argument);
+    out.push_str("\nNext:\n");
+    if cfg!(feature = "live") && !elsewhere.is_empty() {
+        let _ = writeln!(
+            out,
+            "  fleetwright sources update{argument}       download and pin the sources elsewhere"
+        );
+    }
     let _ = write!(
         out,
-        "\nNext:\n  \
+        "  \
          fleetwright validate{argument}             report problems in the files\n"
     );
     let catalog = Catalog::load(&region.value.as_str().into(), &[]);

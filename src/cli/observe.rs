@@ -26,6 +26,7 @@ pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<E
         Some(world) => world.clone(),
         None => WorldChoice::parse(&FleetSettings::read(&tree).world)?.within(&source.path)?,
     };
+    world.require_cluster("observe")?;
     let repository = cluster_pools::read_leniently(&tree, &world);
     let mut observed = world::observe(&world, &repository, None, console)?;
     let is_saved = out.is_some() || (differences.is_none() && !learn);

@@ -145,13 +145,17 @@ impl PolicyRecord {
 pub(super) fn policy_problems(source: &SourceSettings, fleet: &FleetSettings) -> Vec<Problem> {
     let problem = |object: String, message: String| {
         Problem::error(Origin::new("fleetwright.yaml", 0), object, message)
-            .hint("`opa check` says more about Rego")
     };
     match read_policies(source, &fleet.policies) {
-        Err(error) => vec![problem("spec.policies".to_owned(), error.to_string())],
+        Err(error) => vec![
+            problem("spec.policies".to_owned(), error.to_string())
+                .hint("create the directory, or correct spec.policies"),
+        ],
         Ok(bundle) => policy_process::load_errors(&bundle)
             .into_iter()
-            .map(|(file, why)| problem(format!("policy {file}"), why))
+            .map(|(file, why)| {
+                problem(format!("policy {file}"), why).hint("`opa check` says more about Rego")
+            })
             .collect(),
     }
 }

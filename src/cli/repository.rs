@@ -160,6 +160,7 @@ impl Repository {
         let (signature, problem) = check_signatures(&fleet, tree, trust, base.dirty);
         desired.problems.extend(problem);
         desired.problems.extend(network_warning(&renderings, toolbox));
+        desired.problems.extend(outer_settings_warning(tree));
         desired.problems.sort();
         desired.problems.dedup();
         desired.skipped.extend(tree.skipped.iter().cloned());
@@ -235,6 +236,14 @@ fn nothing_declared(fleet: &Fleet, desired: &Desired, files: usize) -> Option<Pr
         Problem::error(Origin::new(".", 0), "", message)
             .hint("name a directory of manifests, or write the settings: fleetwright init")
     })
+}
+
+/// Returns a warning if the settings of a directory above are not used.
+fn outer_settings_warning(tree: &RepositoryTree) -> Option<Problem> {
+    let file = tree.outer_settings.as_ref()?;
+    let message = format!("the settings of {file} are not used");
+    let hint = "run the command in its directory, or name that directory";
+    Some(Problem::warning(Origin::new(".", 0), "", message).hint(hint))
 }
 
 /// Returns a warning if renderers had network access, which may change their output.

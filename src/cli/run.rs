@@ -312,16 +312,18 @@ fn namespace_of_pod() -> Option<String> {
 }
 
 fn unsupported_world(world: &WorldChoice) -> CliError {
-    let why = match world {
-        WorldChoice::Live => "this program was built without the live world".to_owned(),
-        WorldChoice::Empty | WorldChoice::File(_) | WorldChoice::Sim(_) => {
-            format!("world `{world}` cannot change, so it cannot be reconciled")
-        }
+    let (why, hint) = match world {
+        WorldChoice::Live => (
+            "this program was built without the live world".to_owned(),
+            "run against an embedded world: --world sim:DIRECTORY; for a real one, build with the \
+             feature `cluster`",
+        ),
+        WorldChoice::Empty | WorldChoice::File(_) | WorldChoice::Sim(_) => (
+            format!("world `{world}` cannot change, so it cannot be reconciled"),
+            "run against a world that can change: --world live, or --world sim:DIRECTORY",
+        ),
     };
-    CliError::text(why).kind(Exit::NotApproved).hint(
-        "run against an embedded world: --world sim:DIRECTORY; for a real one, build with the \
-               feature `cluster`",
-    )
+    CliError::text(why).kind(Exit::NotApproved).hint(hint)
 }
 
 /// Returns the exit of a controller that ran with `once`.

@@ -9,7 +9,7 @@ mod planning;
 mod run;
 mod top;
 
-pub(super) use bootstrap::{BootstrapSettings, CiHost, CiJobs, ControllerIdentity};
+pub(super) use bootstrap::{BootstrapSettings, CiHost, CiJobs, ControllerIdentity, QUEUE_PREFIX};
 pub(super) use catalog::{CatalogExplainSettings, CatalogListSettings, NodeSource, RegionSettings};
 #[cfg(feature = "live")]
 pub(super) use comment::{CommentSettings, CommentSubject};

@@ -13,6 +13,7 @@ use crate::adapters::git::{
     is_in_history, read_revision, read_tree,
 };
 use crate::manifest::{read_fleet, use_settings_of};
+use crate::model::desired::FLEET_FILE;
 use crate::plan::Plan;
 
 /// Reads the files of the settings.
@@ -50,7 +51,8 @@ enum History {
 
 /// Reads the directory of the settings, or the whole repository if its `fleetwright.yaml` says so.
 fn read_files(source: &SourceSettings, history: History) -> Result<RepositoryTree, GitError> {
-    let near = read_directory(source, history)?;
+    let mut near = read_directory(source, history)?;
+    near.outer_settings = outer_settings(source, &near);
     let below = near.base.below.clone();
     if below.is_empty() || !read_fleet(&near.tree).0.whole_repository {
         return Ok(near);
@@ -75,6 +77,21 @@ fn read_files(source: &SourceSettings, history: History) -> Result<RepositoryTre
     whole.signed_history = near.signed_history;
     whole.is_whole_repository = true;
     Ok(whole)
+}
+
+/// Returns the nearest settings above a directory of a work tree that has none, relative to the
+/// directory.
+fn outer_settings(source: &SourceSettings, near: &RepositoryTree) -> Option<String> {
+    let has_own = near.tree.files.iter().any(|file| &*file.path == FLEET_FILE);
+    let below = &near.base.below;
+    let is_remote = source.path.to_str().and_then(RemoteRepository::parse).is_some();
+    if has_own || below.is_empty() || is_remote || source.revision.is_some() {
+        return None;
+    }
+    let path = absolute_path(&source.path)?;
+    let above = path.ancestors().skip(1).take(below.split('/').count());
+    let ups = above.zip(1_usize..).find(|(directory, _)| directory.join(FLEET_FILE).is_file())?.1;
+    Some(format!("{}{FLEET_FILE}", "../".repeat(ups)))
 }
 
 /// Reads the directory of the settings alone, whatever its `fleetwright.yaml` says.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
+use super::Exit;
 use super::error::CliError;
 
 /// The world that a command observes.
@@ -39,6 +40,19 @@ impl WorldChoice {
 }
 
 impl WorldChoice {
+    /// Refuses the empty world for a command that reports about a running cluster.
+    ///
+    /// # Errors
+    /// If no cluster is observed: a report about none would look like success.
+    pub(super) fn require_cluster(&self, command: &str) -> Result<(), CliError> {
+        if *self != Self::Empty {
+            return Ok(());
+        }
+        Err(CliError::text(format!("`{command}` needs a cluster, and world `empty` is none"))
+            .kind(Exit::NotApproved)
+            .hint("use --world live, or set spec.world in fleetwright.yaml"))
+    }
+
     /// Returns the world that a repository names, with its path resolved below `root`.
     ///
     /// # Errors

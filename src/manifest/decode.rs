@@ -224,6 +224,9 @@ impl<'a> Field<'a> {
             }
         };
         let hint = match (&self.node.value, expected) {
+            (YamlValue::Plain(text), "a duration") if !text.is_empty() => {
+                Some(format!("add a unit: {text}s, {text}m or {text}h"))
+            }
             (YamlValue::Plain(text), "a string") if !text.is_empty() => {
                 Some(format!("quote it: \"{}\"", shorten(text)))
             }
@@ -397,6 +400,9 @@ impl<'a> Field<'a> {
 
     /// Reads a duration such as `1h30m`, or `Never`.
     pub(super) fn duration_or_never(&self) -> Option<Expiry> {
+        if matches!(&self.node.value, YamlValue::Plain(text) if resolve(text).is_number()) {
+            return self.type_mismatch("a duration");
+        }
         let text = self.text()?;
         if text == "Never" {
             return Some(Expiry::Never);

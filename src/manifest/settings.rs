@@ -5,8 +5,10 @@
 
 mod apply_settings;
 mod controller_settings;
+mod declared_cluster;
 mod field_values;
 mod fleet_file;
+mod typical_mistakes;
 
 pub(super) use fleet_file::is_fleet_document;
 pub use fleet_file::read_fleet;

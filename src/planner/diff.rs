@@ -94,7 +94,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
     let lower_bound = solution.target.lower_bound;
     let mut cost = totals::cost(&rows.explain, lower_bound, &catalog.prices, rows.uncertain_prices);
     cost.fargate = fargate::cost(demand, rates);
-    let applyable = !errored && base.world.name != "empty";
+    let applyable = !errored && base.world.unchangeable_reason().is_none();
     let mut plan = Plan {
         format_version: FORMAT_VERSION.to_owned(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),

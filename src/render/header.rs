@@ -303,9 +303,11 @@ pub(super) fn limitations(plan: &Plan) -> Vec<String> {
     if !denied.is_empty() {
         lines.push(format!("Denied by policy: {}", denied.join(", ")));
     } else if !plan.applyable && !plan.errored && has_changes(plan) {
+        let world = &plan.capacity.base.world;
+        let why = world.unchangeable_reason();
+        let why = why.unwrap_or_else(|| format!("world {} cannot change", world.name));
         lines.push(format!(
-            "Preview: world {} cannot change, so this plan cannot be applied. Use --world live to plan against your cluster.",
-            plan.capacity.base.world.name
+            "Preview: {why}, so this plan cannot be applied. Use --world live to plan against your cluster."
         ));
     }
     lines

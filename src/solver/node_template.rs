@@ -84,7 +84,7 @@ impl<'a> NodeTemplate<'a> {
         supply: &'a OfferInput<'a>,
     ) -> Result<Self, PoolRefusal> {
         let class = pool.node_class.as_ref().and_then(|n| supply.desired.node_classes.get(n));
-        let class = class.ok_or_else(|| PoolRefusal::without_node_class(pool))?;
+        let class = class.ok_or_else(|| PoolRefusal::without_node_class(pool, supply.desired))?;
         let unreadable = |object: String, field: &Option<String>| {
             field.as_ref().map(|field| PoolRefusal::Unreadable { object, field: field.clone() })
         };

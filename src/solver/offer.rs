@@ -28,7 +28,7 @@ use super::target_fleet::NewNode;
 use crate::catalog::Catalog;
 use crate::demand::{Daemon, Demand, PodGroup, PodShape};
 use crate::model::code::Code;
-use crate::model::desired::{Desired, Pool, PoolRequirement, Problem};
+use crate::model::desired::{Desired, Pool, PoolRequirement, Problem, Severity};
 use crate::model::ids::{LabelValue, Labels, Origin, PoolName, ReservationId};
 use crate::model::observed::Observed;
 use crate::model::pod::{Taint, Toleration, untolerated};
@@ -107,12 +107,21 @@ pub enum PoolRefusal {
 }
 
 impl PoolRefusal {
-    pub(super) fn without_node_class(pool: &Pool) -> Self {
+    pub(super) fn without_node_class(pool: &Pool, desired: &Desired) -> Self {
         let Pool { name, origin, generation, node_class, .. } = pool;
         let class = match node_class {
             Some(class) => format!("uses {} `{class}`", generation.class_kind()),
             None => format!("names no {}", generation.class_kind()),
         };
+        let object = node_class.as_ref().map(|name| format!("{} {name}", generation.class_kind()));
+        let mut errors = desired.problems.iter().filter(|one| one.severity == Severity::Error);
+        let error = errors.find(|problem| Some(&problem.object) == object.as_ref());
+        if let Some(Problem { origin: place, .. }) = error {
+            let pool = format!("{} {name}", generation.pool_kind());
+            let description = format!("{pool} {class}, which has an error ({place})");
+            let remedy = format!("correct {} ({place})", object.unwrap_or_default());
+            return Self::NoNodeClass { description, remedy };
+        }
         let rest = if node_class.is_some() { ", which is not in this repository" } else { "" };
         let pool = format!("{} {name}", generation.pool_kind());
         let remedy = match node_class {

@@ -211,17 +211,22 @@ fn statements(file: &str) -> Vec<Json> {
 }
 
 #[test]
-fn adopt_policy_allows_three_tags_on_cluster_instances() {
-    assert_eq!(allowed("adopt.json"), ["ec2:CreateTags".to_owned()].into());
-    let text = fs::read_to_string(root().join("deploy/aws/adopt.json")).expect("a policy");
-    let policy: Json = serde_json::from_str(&text).expect("JSON");
-    let condition = &policy["Statement"][0]["Condition"];
-    let keys = condition["ForAllValues:StringEquals"]["aws:TagKeys"].as_array().expect("keys");
-    let wanted = [tag::CLUSTER, tag::KEY, tag::POOL];
-    assert_eq!(keys.iter().filter_map(Json::as_str).collect::<Vec<_>>(), wanted);
-    assert!(
-        condition["StringEquals"].to_string().contains("aws:ResourceTag/kubernetes.io/cluster/")
-    );
+fn adopt_policy_adds_and_removes_three_tags_of_cluster_instances() {
+    let actions = ["ec2:CreateTags", "ec2:DeleteTags"].map(str::to_owned);
+    assert_eq!(allowed("adopt.json"), actions.into());
+    for statement in statements("adopt.json") {
+        let condition = &statement["Condition"];
+        let keys = condition["ForAllValues:StringEquals"]["aws:TagKeys"].as_array().expect("keys");
+        let wanted = [tag::CLUSTER, tag::KEY, tag::POOL];
+        assert_eq!(keys.iter().filter_map(Json::as_str).collect::<Vec<_>>(), wanted);
+        let equals = condition["StringEquals"].to_string();
+        assert!(equals.contains("aws:ResourceTag/kubernetes.io/cluster/"), "{equals}");
+        if statement["Action"] == "ec2:DeleteTags" {
+            assert!(equals.contains("aws:ResourceTag/fleetwright.dev/cluster"), "{equals}");
+            // A call without keys deletes every tag, and no key differs from the three.
+            assert_eq!(condition["Null"]["aws:TagKeys"], "false");
+        }
+    }
 }
 
 #[test]

@@ -10,6 +10,10 @@ use crate::model::ids::Region;
 /// Text of the SDK error for missing credentials.
 const NO_CREDENTIALS: &str = "no credentials found in chain";
 
+/// Text of the SDK for credentials that a source could not provide, such as the metadata service of
+/// an instance outside of EC2.
+const UNLOADED_CREDENTIALS: &str = "an error occurred while loading credentials";
+
 /// Error codes for throttling.
 const THROTTLING_CODES: [&str; 5] = [
     "RequestLimitExceeded",
@@ -147,12 +151,7 @@ where
             (why.to_owned(), CallEffect::Refused)
         }
         SdkError::DispatchFailure(_) => {
-            let why = with_causes(error);
-            let why = match why.split_once(NO_CREDENTIALS) {
-                Some((_, tried)) => format!("no credentials were found{tried}"),
-                None => format!("{UNREACHABLE}: {}", strip_request(&why)),
-            };
-            (why, CallEffect::Unknown)
+            (dispatch_failure(&with_causes(error)), CallEffect::Unknown)
         }
         SdkError::ResponseError(_) => {
             ("the response of AWS was incomplete".to_owned(), CallEffect::Unknown)
@@ -166,6 +165,16 @@ where
         }
     };
     PortError { verb: verb.to_owned(), reason, effect }
+}
+
+/// Returns why a request was not sent, from the text of the SDK: without credentials, or without a
+/// connection.
+fn dispatch_failure(why: &str) -> String {
+    let tried = |text: &str| why.split_once(text).map(|(_, rest)| rest);
+    match tried(NO_CREDENTIALS).or_else(|| tried(UNLOADED_CREDENTIALS)) {
+        Some(rest) => format!("no credentials were found{rest}"),
+        None => format!("{UNREACHABLE}: {}", strip_request(why)),
+    }
 }
 
 /// Removes the quoted request from a text of the SDK.
@@ -191,6 +200,17 @@ mod tests {
             "dispatch failure: other: failed to apply endpoint `x`: endpoint must contain scheme"
         );
         assert_eq!(strip_request("timed out"), "timed out");
+    }
+
+    #[test]
+    fn credentials_that_cannot_be_loaded_are_no_network_problem() {
+        let failure = "dispatch failure: other: an error occurred while loading credentials: failed \
+                       to load IMDS session token: request forbidden";
+        assert_eq!(
+            dispatch_failure(failure),
+            "no credentials were found: failed to load IMDS session token: request forbidden"
+        );
+        assert_eq!(dispatch_failure("dns error"), "AWS cannot be reached: dns error");
     }
 
     #[test]

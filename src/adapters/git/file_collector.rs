@@ -143,6 +143,7 @@ impl FileCollector {
         self.unread_directories.sort();
         Ok(RepositoryTree {
             is_whole_repository: false,
+            outer_settings: None,
             tree: Tree { files: self.files },
             skipped: self.skipped,
             unread_directories: self.unread_directories,

@@ -38,6 +38,10 @@ pub(in crate::cli) struct BootstrapAwsArgs {
     #[arg(long, value_enum, value_name = "CI", requires = "repository")]
     pub(in crate::cli) ci: Option<CiArg>,
     /// Repository of the CI jobs, as OWNER/NAME or GROUP/PROJECT
+    ///
+    /// On GitHub, a repository created, renamed or transferred since July 2026 has IDs in its
+    /// tokens: OWNER@OWNER_ID/NAME@REPOSITORY_ID. `gh api repos/OWNER/NAME` shows them as
+    /// `owner.id` and `id`.
     #[arg(long, value_name = "REPOSITORY", requires = "ci")]
     pub(in crate::cli) repository: Option<String>,
     /// Branch whose commits are applied
@@ -49,10 +53,13 @@ pub(in crate::cli) struct BootstrapAwsArgs {
     /// Also allow this to the controller and to CI jobs that apply (repeatable)
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(in crate::cli) allow: Vec<AllowArg>,
+    /// Also let nodes have this existing role, such as that of Karpenter (repeatable)
+    #[arg(long = "node-role", value_name = "NAME")]
+    pub(in crate::cli) node_roles: Vec<String>,
     /// Format [default: cloudformation; with --out both]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(in crate::cli) format: Option<TemplateFormatArg>,
-    /// Write the templates to this directory instead of stdout
+    /// Write the templates to this directory instead of stdout, and rbac.yaml for CI jobs
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(in crate::cli) out: Option<PathBuf>,
 }

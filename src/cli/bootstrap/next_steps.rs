@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use super::RBAC_FILE;
 use super::setup::{DISCOVERY_TAG, RoleId, Setup};
 use crate::cli::args::TemplateFormatArg;
 use crate::render::escape;
@@ -38,11 +39,23 @@ pub(super) fn text(
         );
     }
     if setup.has_ci() {
-        out.push_str("  kubectl apply --filename deploy/kubernetes/rbac.yaml\n");
+        let file = directory.unwrap_or(Path::new("")).join(RBAC_FILE);
+        let file = file.display().to_string();
+        let _ = writeln!(out, "  kubectl apply --filename {}", escape(&file));
+        if directory.is_none() {
+            let _ = writeln!(out, "With --out DIR, this command writes {RBAC_FILE} as well.");
+        }
     }
     out.push_str("\nSettings:\n");
     for (place, value) in settings(setup) {
         let _ = writeln!(out, "  {place:<36}  {}", escape(&value));
+    }
+    if setup.names_github_repository {
+        out.push_str(
+            "\nIf GitHub created, renamed or transferred the repository since July 2026, run this \
+             command with\n`--repository OWNER@OWNER_ID/NAME@REPOSITORY_ID`: its tokens have these \
+             IDs. `gh api repos/OWNER/NAME`\nshows them as `owner.id` and `id`.\n",
+        );
     }
     out.push_str("\n`fleetwright preflight` then checks the cluster and the account.\n");
     out
@@ -72,10 +85,12 @@ fn apply_commands(setup: &Setup, format: TemplateFormatArg, directory: Option<&P
 /// Returns the settings that name what the templates create, each with its place.
 fn settings(setup: &Setup) -> Vec<(&'static str, String)> {
     let role = |id| setup.role_name(id).unwrap_or_default().to_owned();
+    let own = role(RoleId::Node);
+    let node_roles = setup.more_node_roles.iter().fold(own, |all, name| format!("{all} or {name}"));
     let mut all = vec![
-        ("spec.role of each EC2NodeClass", role(RoleId::Node)),
+        ("spec.role of each EC2NodeClass", node_roles),
         ("selector terms of each EC2NodeClass", format!("tag {DISCOVERY_TAG}: {}", setup.cluster)),
-        ("spec.controller.queue", setup.cluster.clone()),
+        ("spec.controller.queue", setup.queue_name.clone()),
     ];
     if !setup.pod_identity {
         let name = role(RoleId::Controller);

@@ -11,17 +11,17 @@ const QUEUE: &str = include_str!("../../../deploy/aws/queue.yaml");
 pub(super) const QUEUE_ID: &str = "Queue";
 
 /// Returns the resources of the queue as `CloudFormation` declares them, by identifier. References
-/// to the parameter `Name` are the name of the cluster.
+/// to the parameter `Name` are `queue`.
 ///
 /// # Errors
 /// Fails if the template has no resources, which a test excludes.
-pub(super) fn resources(cluster: &str) -> Result<Map<String, Json>, CliError> {
+pub(super) fn resources(queue: &str) -> Result<Map<String, Json>, CliError> {
     let template = yaml_to_json(QUEUE).unwrap_or_default();
     let Some(resources) = template["Resources"].as_object() else {
         return Err(CliError::text("deploy/aws/queue.yaml declares no resources"));
     };
     let name = json!({ "Ref": "Name" });
-    let filled = |reference: &Json| (*reference == name).then(|| Json::from(cluster));
+    let filled = |reference: &Json| (*reference == name).then(|| Json::from(queue));
     let filled = |(id, one): (&String, &Json)| (id.clone(), map_references(one, &filled));
     Ok(resources.iter().map(filled).collect())
 }

@@ -6,7 +6,7 @@ use super::policies::{self, policy};
 use super::queue;
 use crate::cli::args::AllowArg;
 use crate::cli::error::CliError;
-use crate::cli::settings::{BootstrapSettings, CiHost, CiJobs, ControllerIdentity};
+use crate::cli::settings::{BootstrapSettings, CiHost, CiJobs, ControllerIdentity, QUEUE_PREFIX};
 
 /// Policies of AWS that nodes need: to join, for pod addresses, to pull images, and for sessions of
 /// Systems Manager.
@@ -23,6 +23,9 @@ pub(super) const SERVICE_ACCOUNT: (&str, &str) = ("fleetwright", "fleetwright");
 /// Tag by which node classes of Karpenter's tutorials select subnets and security groups.
 pub(super) const DISCOVERY_TAG: &str = "karpenter.sh/discovery";
 
+/// Placeholder of the node role in policies.
+const NODE_ROLE: &str = "${NODE_ROLE}";
+
 /// Host of the OIDC provider of GitHub Actions.
 const GITHUB_PROVIDER: &str = "token.actions.githubusercontent.com";
 
@@ -33,8 +36,14 @@ pub(super) struct Setup {
     /// True if EKS Pod Identity gives the controller its role.
     pub(super) pod_identity: bool,
     pub(super) providers: Vec<OidcProvider>,
+    /// Name of the interruption queue.
+    pub(super) queue_name: String,
     /// Resources of the interruption queue, as `CloudFormation` declares them.
     pub(super) queue: Map<String, Json>,
+    /// Roles of nodes that exist already, which node classes may name.
+    pub(super) more_node_roles: Vec<String>,
+    /// True if the subjects of CI tokens may have a form that the trust policies do not expect.
+    pub(super) names_github_repository: bool,
 }
 
 /// An IAM role.
@@ -155,8 +164,20 @@ impl Setup {
             };
             providers.push(OidcProvider { id: ProviderId::Ci, host });
         }
-        let queue = queue::resources(&settings.cluster)?;
-        Ok(Self { cluster: settings.cluster.clone(), roles, pod_identity, providers, queue })
+        // Karpenter's queue has the name of the cluster.
+        let queue_name = format!("{QUEUE_PREFIX}{}", settings.cluster);
+        let queue = queue::resources(&queue_name)?;
+        let of_github = settings.ci.as_ref().filter(|jobs| jobs.host == CiHost::Github);
+        Ok(Self {
+            cluster: settings.cluster.clone(),
+            roles,
+            pod_identity,
+            providers,
+            queue_name,
+            queue,
+            more_node_roles: settings.node_roles.clone(),
+            names_github_repository: of_github.is_some_and(|jobs| !jobs.repository.contains('@')),
+        })
     }
 
     /// Returns the name of a role, if the set-up has it.
@@ -185,7 +206,26 @@ impl Names<'_> {
         let node_role = self.role_name(RoleId::Node);
         let mut values = vec![("CLUSTER", &*self.settings.cluster), ("NODE_ROLE", &*node_role)];
         values.extend_from_slice(more);
-        policy(text, &values)
+        // Before the values are filled in, because each further role repeats the resource.
+        let text = self.with_more_node_roles(text)?;
+        policy(&text, &values)
+    }
+
+    /// Returns a policy in which each statement about the node role is about the further node roles
+    /// as well.
+    fn with_more_node_roles(&self, text: &str) -> Result<String, CliError> {
+        if self.settings.node_roles.is_empty() {
+            return Ok(text.to_owned());
+        }
+        let mut policy: Json = serde_json::from_str(text).map_err(CliError::new)?;
+        for statement in policy["Statement"].as_array_mut().into_iter().flatten() {
+            let Some(resource) = statement["Resource"].as_str() else { continue };
+            let Some(before) = resource.strip_suffix(NODE_ROLE) else { continue };
+            let more = self.settings.node_roles.iter().map(|name| format!("{before}{name}"));
+            let all: Json = std::iter::once(resource.to_owned()).chain(more).collect();
+            statement["Resource"] = all;
+        }
+        Ok(policy.to_string())
     }
 
     fn node_role(&self) -> Result<Role, CliError> {

@@ -161,6 +161,7 @@ fn directory_gets_both_formats_unless_one_is_named() {
     let out = path.to_str().expect("UTF-8");
     let ran = run(&["--out", out]);
     assert_eq!((ran.exit, ran.out.as_str()), (Exit::Done, ""), "{}", ran.err);
+    assert!(!path.join("rbac.yaml").exists(), "no CI jobs");
     for name in ["fleetwright.template.json", "fleetwright.tf.json"] {
         let text = std::fs::read_to_string(path.join(name)).expect("a template");
         assert!(serde_json::from_str::<Json>(&text).is_ok(), "{name}");
@@ -176,12 +177,69 @@ fn directory_gets_both_formats_unless_one_is_named() {
     assert!(!ran.err.contains("cloudformation"), "{}", ran.err);
 }
 
+/// Returns the text of the resource list of each statement with an action.
+fn resources_of(template: &Json, action: &str) -> Vec<String> {
+    let roles = template["Resources"].as_object().expect("resources").values();
+    let policies = roles.flat_map(|role| role["Properties"]["Policies"].as_array()).flatten();
+    let statements = policies.flat_map(|one| one["PolicyDocument"]["Statement"].as_array());
+    let found = statements.flatten().filter(|one| one["Action"] == action);
+    found.map(|statement| statement["Resource"].to_string()).collect()
+}
+
+#[test]
+fn more_node_roles_are_passed_and_read() {
+    let roles = ["--node-role", "KarpenterNodeRole-prod", "--node-role", "other"];
+    let template = template(&[&roles[..], &GITHUB[..]].concat());
+    for (action, count) in [("iam:PassRole", 2), ("iam:ListInstanceProfilesForRole", 3)] {
+        let found = resources_of(&template, action);
+        assert_eq!(found.len(), count, "{action}");
+        for name in ["fleetwright-prod-node", "KarpenterNodeRole-prod", "other"] {
+            let name = format!(":role/{name}\"");
+            assert!(found.iter().all(|one| one.contains(&name)), "{action}: {name}: {found:?}");
+        }
+    }
+    let ran = run(&roles);
+    assert!(ran.err.contains("fleetwright-prod-node or KarpenterNodeRole-prod or other"));
+}
+
+#[test]
+fn repository_of_github_may_have_ids() {
+    let with_ids = "acme@123/fleet@456";
+    let ran = run(&["--ci", "github", "--repository", with_ids]);
+    assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+    for subject in ["pull_request", "ref:refs/heads/main", "environment:capacity"] {
+        let subject = format!("\"repo:{with_ids}:{subject}\"");
+        assert!(ran.out.contains(&subject), "{subject}");
+    }
+    assert!(!ran.err.contains("OWNER_ID"), "{}", ran.err);
+    let without = run(&GITHUB);
+    assert!(without.err.contains("OWNER@OWNER_ID/NAME@REPOSITORY_ID"), "{}", without.err);
+}
+
+#[test]
+fn cluster_roles_of_ci_jobs_are_written_beside_the_templates() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().to_str().expect("UTF-8");
+    let ran = run(&[&["--out", out], &GITHUB[..]].concat());
+    let path = directory.path().join("rbac.yaml");
+    let text = std::fs::read_to_string(&path).expect("written");
+    assert!(text.contains("name: fleetwright-apply"), "{text}");
+    let command = format!("kubectl apply --filename {}\n", path.display());
+    assert!(ran.err.contains(&command), "{}", ran.err);
+    let on_stdout = run(&GITHUB);
+    assert!(on_stdout.err.contains("With --out DIR, this command writes rbac.yaml"));
+}
+
 #[test]
 fn names_that_would_widen_a_policy_are_refused() {
     for (more, part) in [
         (&["--prefix", "a*"][..], "--prefix `a*` is not a name"),
         (&["--ci", "github", "--repository", "acme"], "has no owner"),
         (&["--ci", "github", "--repository", "acme/*"], "--repository `acme/*` is not a name"),
+        (&["--ci", "github", "--repository", "acme/fleet@1"], "has no ID of its owner"),
+        (&["--ci", "github", "--repository", "acme@1/fleet@x"], "has no ID of its owner"),
+        (&["--ci", "gitlab", "--repository", "acme@1/fleet@2"], "is not a name"),
+        (&["--node-role", "a*"], "--node-role `a*` is not a name"),
         (&["--ci", "github"], "--repository"),
         (&["--repository", "acme/fleet"], "--ci"),
         (&["--identity", "irsa"], "--oidc-provider"),

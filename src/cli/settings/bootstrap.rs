@@ -12,8 +12,11 @@ const ROLE_NAME_MAX: usize = 64;
 /// Length of the longest suffix of a role name, `-controller`.
 const SUFFIX_MAX: usize = 11;
 
-/// Longest name of an SQS queue, which is the name of the cluster.
+/// Longest name of an SQS queue.
 const QUEUE_NAME_MAX: usize = 80;
+
+/// Beginning of the name of the interruption queue, before the name of the cluster.
+pub(in crate::cli) const QUEUE_PREFIX: &str = "fleetwright-";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli) struct BootstrapSettings {
@@ -23,6 +26,8 @@ pub(in crate::cli) struct BootstrapSettings {
     pub(in crate::cli) identity: ControllerIdentity,
     pub(in crate::cli) ci: Option<CiJobs>,
     pub(in crate::cli) allow: BTreeSet<AllowArg>,
+    /// Names of further roles that nodes may have.
+    pub(in crate::cli) node_roles: Vec<String>,
     /// `None`: the only format of stdout, or both formats of a directory.
     pub(in crate::cli) format: Option<TemplateFormatArg>,
     /// `None`: stdout.
@@ -65,10 +70,11 @@ pub(super) fn bootstrap(args: BootstrapAwsArgs) -> Result<BootstrapSettings, Cli
         branch,
         gitlab_host,
         allow,
+        node_roles,
         format,
         out,
     } = args;
-    check("--cluster", &cluster, "-_", QUEUE_NAME_MAX)?;
+    check("--cluster", &cluster, "-_", QUEUE_NAME_MAX - QUEUE_PREFIX.len())?;
     let is_own = prefix.is_some();
     let prefix = prefix.unwrap_or_else(|| format!("fleetwright-{cluster}"));
     let checked = check("--prefix", &prefix, "-_.", ROLE_NAME_MAX - SUFFIX_MAX);
@@ -92,8 +98,11 @@ pub(super) fn bootstrap(args: BootstrapAwsArgs) -> Result<BootstrapSettings, Cli
         // Clap requires both or none.
         _ => None,
     };
+    for role in &node_roles {
+        check("--node-role", role, "-_.+=,@", ROLE_NAME_MAX)?;
+    }
     let allow = allow.into_iter().collect();
-    Ok(BootstrapSettings { cluster, prefix, identity, ci, allow, format, out })
+    Ok(BootstrapSettings { cluster, prefix, identity, ci, allow, node_roles, format, out })
 }
 
 fn ci_jobs(
@@ -102,10 +111,20 @@ fn ci_jobs(
     branch: String,
     gitlab_host: String,
 ) -> Result<CiJobs, CliError> {
-    check("--repository", &repository, "-_./", 255)?;
+    let marks = match service {
+        CiArg::Github => "-_./@",
+        CiArg::Gitlab => "-_./",
+    };
+    check("--repository", &repository, marks, 255)?;
     if !repository.trim_matches('/').contains('/') {
         return Err(CliError::text(format!("--repository `{repository}` has no owner"))
             .hint("name it as OWNER/NAME, or GROUP/PROJECT on GitLab"));
+    }
+    if repository.contains('@') && !has_both_ids(&repository) {
+        return Err(CliError::text(format!(
+            "--repository `{repository}` has no ID of its owner and of the repository"
+        ))
+        .hint("write OWNER@OWNER_ID/NAME@REPOSITORY_ID, or OWNER/NAME without IDs"));
     }
     check("--branch", &branch, "-_./", 255)?;
     let host = match service {
@@ -116,6 +135,20 @@ fn ci_jobs(
         }
     };
     Ok(CiJobs { host, repository, branch })
+}
+
+/// Returns whether a repository of GitHub has the form `OWNER@OWNER_ID/NAME@REPOSITORY_ID`.
+///
+/// It is the form of the subject of tokens since 15 July 2026. IDs never change, while another
+/// account may take a name over.
+fn has_both_ids(repository: &str) -> bool {
+    let has_id = |part: &str| {
+        part.split_once('@').is_some_and(|(name, id)| {
+            let is_number = !id.is_empty() && id.chars().all(|c| c.is_ascii_digit());
+            !name.is_empty() && is_number
+        })
+    };
+    repository.split_once('/').is_some_and(|(owner, name)| has_id(owner) && has_id(name))
 }
 
 /// Checks that a name has letters, digits and `marks` only, and at most `length_max` characters.

@@ -13,7 +13,9 @@ use super::super::pod_spec::spread_constraint;
 use super::super::resource_list::non_negative_quantity;
 use super::super::yaml::{self, YamlNode};
 use super::field_values::{money, set, share};
-use super::{apply_settings, controller_settings, is_within, normal_path};
+use super::{
+    apply_settings, controller_settings, declared_cluster, is_within, normal_path, typical_mistakes,
+};
 use crate::model::desired::{
     AssumedPods, ClusterSettings, ConsolidationSettings, DeliverySettings, DemandMode,
     DemandSettings, FLEET_FILE, FailureDomains, Fleet, MaxShares, MinValuesPolicy, PoolSource,
@@ -60,45 +62,17 @@ pub fn read_fleet(tree: &Tree) -> (Fleet, Vec<Problem>) {
             }
         }
         check_sources(&fleet, tree, &report);
-    } else if let Some((name, region)) = eksctl_cluster(tree) {
-        fleet.name.clone_from(&name);
-        fleet.cluster.name = name;
-        fleet.cluster.region = region;
+    } else {
+        typical_mistakes::report_misnamed_file(tree, &report);
+        if let Some((name, region)) = declared_cluster::only_eksctl_cluster(tree) {
+            fleet.name.clone_from(&name);
+            fleet.cluster.name = name;
+            fleet.cluster.region = region;
+        }
     }
     let mut problems = report.into_problems();
     problems.sort();
     (fleet, problems)
-}
-
-/// Returns name and region of the only cluster that eksctl files declare. They count where no
-/// settings name a cluster.
-fn eksctl_cluster(tree: &Tree) -> Option<(String, Region)> {
-    let mut clusters = BTreeSet::new();
-    for file in &tree.files {
-        let Some(text) = file.content.as_ref().ok().and_then(|bytes| yaml::decode(bytes).ok())
-        else {
-            continue;
-        };
-        if !(text.contains("ClusterConfig") && text.contains("eksctl.io/")) {
-            continue;
-        }
-        for document in yaml::load(&text).documents {
-            clusters.extend(cluster_config(&document.root));
-        }
-    }
-    let only = clusters.pop_first()?;
-    clusters.is_empty().then_some(only)
-}
-
-/// Returns name and region of a `ClusterConfig` without placeholders.
-fn cluster_config(root: &YamlNode<'_>) -> Option<(String, Region)> {
-    let is_config = root.get("kind").and_then(YamlNode::text) == Some("ClusterConfig");
-    let metadata = root.get("metadata").filter(|_| is_config)?;
-    let literal = |key| {
-        let text = metadata.get(key).and_then(YamlNode::text)?;
-        (!text.is_empty() && !text.contains(['$', '{'])).then_some(text)
-    };
-    Some((literal("name")?.to_owned(), Region::from(literal("region")?)))
 }
 
 fn read_bytes(bytes: &[u8], scope: &ObjectContext<'_>, fleet: &mut Fleet) {
@@ -113,7 +87,11 @@ fn read_bytes(bytes: &[u8], scope: &ObjectContext<'_>, fleet: &mut Fleet) {
     }
     let mut documents = loaded.documents.into_iter().filter(|doc| !doc.root.is_null());
     let Some(document) = documents.next() else {
-        return error(0, "is empty".to_owned(), Some("remove it, or see the README".to_owned()));
+        return error(
+            0,
+            "is empty".to_owned(),
+            Some("write the settings: fleetwright init --force; or remove the file".to_owned()),
+        );
     };
     for fault in document.faults {
         error(fault.line, fault.message, fault.hint);
@@ -149,6 +127,7 @@ fn read_root(root: &FieldMap<'_>, fleet: &mut Fleet) {
         read_spec(spec, fleet);
     }
     fleet.name = name.unwrap_or_else(|| fleet.cluster.name.clone());
+    typical_mistakes::report_misplaced_keys(root);
     root.finish(Severity::Error);
 }
 
@@ -170,7 +149,7 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
     if let Some(map) = spec.get("demand").as_ref().and_then(Field::map) {
         read_demand(&map, &mut fleet.demand);
     }
-    set(&mut fleet.world, spec.get("world").and_then(|f| Some(f.non_empty_text()?.into_owned())));
+    set(&mut fleet.world, spec.get("world").and_then(|f| typical_mistakes::read_world(&f)));
     if let Some(policies) = spec.get("policies") {
         fleet.policies = policies.items().filter_map(|item| path(&item)).collect();
     }

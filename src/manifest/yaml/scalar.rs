@@ -19,6 +19,10 @@ pub(in super::super) enum Scalar<'a> {
 }
 
 impl Scalar<'_> {
+    pub(in super::super) fn is_number(self) -> bool {
+        matches!(self, Self::Int(_) | Self::Number(_))
+    }
+
     /// Returns the type of the scalar, for messages.
     pub(in super::super) fn noun(self) -> &'static str {
         match self {

@@ -8,7 +8,6 @@ use crate::plan::identity::plan_id;
 use crate::plan::wire::FORMAT_VERSION;
 
 /// Name of the empty observation, for which no cluster is read.
-const EMPTY_WORLD: &str = "empty";
 
 pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
     identity(context, violations);
@@ -63,12 +62,10 @@ fn flags(context: &CheckContext<'_>, violations: &mut Violations) {
             "inputs have errors or were not read, and `errored` is false",
         );
     }
-    let base = &plan.capacity.base;
-    for (holds, reason) in [
-        (plan.errored, "the plan is errored"),
-        (base.world.name == EMPTY_WORLD, "no cluster was observed"),
-    ] {
-        if holds && plan.applyable {
+    let errored = plan.errored.then(|| "the plan is errored".to_owned());
+    let unchangeable = plan.capacity.base.world.unchangeable_reason();
+    for reason in errored.into_iter().chain(unchangeable) {
+        if plan.applyable {
             violations.report_plan("flags/applyable", format!("`applyable` is true, but {reason}"));
         }
     }

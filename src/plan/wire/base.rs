@@ -212,7 +212,25 @@ impl BaseWorld {
             sources: observed.sources.clone(),
         }
     }
+
+    /// Returns why no plan over the observation can be applied, as a sentence without an end;
+    /// `None` if the cluster can change.
+    pub fn unchangeable_reason(&self) -> Option<String> {
+        let Self { name, cluster, .. } = self;
+        if name == EMPTY_WORLD {
+            return Some(format!("world {name} cannot change"));
+        }
+        let is_unnamed = cluster.account.is_empty() || cluster.uid.is_empty();
+        (name.starts_with(FILE_PREFIX) && is_unnamed)
+            .then(|| format!("world {name} names no account or no UID of its cluster"))
+    }
 }
+
+/// Name of the world without a cluster.
+const EMPTY_WORLD: &str = "empty";
+
+/// Beginning of the name of a saved observation.
+const FILE_PREFIX: &str = "file:";
 
 /// A condition that must hold when a change is applied.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]

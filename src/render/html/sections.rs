@@ -351,15 +351,22 @@ pub(in crate::render) fn problems(plan: &Plan) -> String {
 /// Returns the full identity of the plan, its simulation and its prices.
 pub(in crate::render) fn footer(plan: &Plan) -> String {
     let capacity = &plan.capacity;
+    let prices = &capacity.cost.prices;
+    let region = text(&capacity.base.world.cluster.region.to_string(), NAME);
+    let stand_in = if prices.is_other_region {
+        format!("; standing in for {region}, where prices may differ")
+    } else {
+        String::new()
+    };
     format!(
-        "<footer><p>Plan <code>{}</code>, made for {:.0}. Simulated in {} scheduling orders. Prices: {} of {}, {}. \
+        "<footer><p>Plan <code>{}</code>, made for {:.0}. Simulated in {} scheduling orders. Prices: {} of {}, {}{stand_in}. \
          Fleetwright {}.</p></footer>\n",
         text(capacity.digest.as_str(), 80),
         plan.timestamp,
         capacity.placement.orders.len(),
-        text(&capacity.cost.prices.source, NAME),
-        text(&capacity.cost.prices.region.to_string(), NAME),
-        text(&capacity.cost.prices.date, NAME),
+        text(&prices.source, NAME),
+        text(&prices.region.to_string(), NAME),
+        text(&prices.date, NAME),
         text(&plan.tool_version, NAME)
     )
 }

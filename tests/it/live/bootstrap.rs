@@ -23,7 +23,7 @@ metadata: { name: prod }
 spec:
   cluster: { name: prod, region: us-east-1 }
   world: live
-  controller: { queue: prod }
+  controller: { queue: fleetwright-prod }
 ";
 
 /// A pool whose node class names the node role and the tags, as `bootstrap` prints them.
@@ -191,7 +191,7 @@ async fn check_events_reach_the_queue(moto: &Moto, config: &aws_config::SdkConfi
     let detail = json!({ "instance-id": "i-0123456789abcdef0", "instance-action": "terminate" });
     moto.put_event("EC2 Spot Instance Interruption Warning", &detail);
     let sqs = aws_sdk_sqs::Client::new(config);
-    let queue = sqs.get_queue_url().queue_name("prod").send().await.expect("a queue");
+    let queue = sqs.get_queue_url().queue_name("fleetwright-prod").send().await.expect("a queue");
     let call = sqs.receive_message().set_queue_url(queue.queue_url);
     let received = call.send().await.expect("messages");
     let body = received.messages()[0].body().unwrap_or_default();
