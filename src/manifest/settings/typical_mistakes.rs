@@ -32,15 +32,13 @@ const SPEC_KEYS: [&str; 22] = [
     "controller",
 ];
 
-fn is_spec_key(key: &str) -> bool {
-    SPEC_KEYS.iter().any(|known| *known == key)
-}
-
 /// Reports keys of `spec` at the root of the file.
 pub(super) fn report_misplaced_keys(root: &FieldMap<'_>) {
-    for (key, field) in root.entries().filter(|(key, _)| is_spec_key(key)) {
-        root.get(key);
-        field.error("belongs below `spec`", "move it there".to_owned());
+    let is_there = |key: &&str| root.entries().any(|(name, _)| name == *key);
+    for key in SPEC_KEYS.into_iter().filter(is_there) {
+        if let Some(field) = root.get(key) {
+            field.error("belongs below `spec`", "move it there".to_owned());
+        }
     }
 }
 
