@@ -10,9 +10,7 @@ use super::collector::{Collector, CustomObjects};
 use super::decode::ProblemCollector;
 use super::settings::is_within;
 use crate::model::code::Code;
-use crate::model::desired::{
-    AssumedPods, Fleet, Problem, Scale, Skipped, Source, Unresolved, Workload,
-};
+use crate::model::desired::{AssumedPods, Fleet, Problem, Scale, Skipped, Source, Workload};
 use crate::model::ids::{Origin, WorkloadId, WorkloadKind};
 use crate::model::pod::{Container, ContainerResources, PodSpec, PodTemplate};
 

@@ -418,7 +418,7 @@ mod tests {
             line.starts_with("21 documents skipped: 1 custom kind Sandbox, 2 kind 0"),
             "{line}"
         );
-        assert!(line.ends_with("2 kind 7, 4 for other reasons"), "{line}");
+        assert!(line.ends_with("2 kind 6, 6 for other reasons"), "{line}");
         let file = Skipped { origin: Origin::new("p.json", 0), reason: "plan or world".to_owned() };
         assert_eq!(skipped_line(&[file]), "1 file skipped: plan or world");
     }

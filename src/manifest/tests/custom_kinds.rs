@@ -109,7 +109,8 @@ fn read_assuming(pods: u32, files: &[(&str, &str)]) -> Desired {
          memory: 4Gi}}}}\n"
     );
     let settings = (FLEET_FILE, settings.as_str());
-    let tree = tree(&[files, &[settings]].concat());
+    let all = [&[("apps/b.yaml", "a: 1"), ("db/b.yaml", "a: 1"), settings], files].concat();
+    let tree = tree(&all);
     let (fleet, problems) = read_fleet(&tree);
     assert_eq!(problems, []);
     read(&tree, &fleet)

@@ -157,7 +157,7 @@ fn a_broken_file_is_an_error_with_its_line() {
         ("a.yaml", "a:\n\tb: 1", "error a.yaml:2: is not YAML: "),
         ("a.json", "{\"apiVersion\": 1,", "error a.json:2: is not JSON: "),
         ("a.yaml", "a: \0", "error a.yaml:1: contains a NUL byte"),
-        ("a.yaml", "a: [${B}]", "error a.yaml:1: is not YAML: "),
+        ("a.yaml", "kind: x\na: [${B}]", "error a.yaml:2: is not YAML: "),
     ] {
         let found = lines(&read_files(&[(path, text)]));
         assert_eq!(found.len(), 1, "{text}");

@@ -253,8 +253,8 @@ fn volumes_are_classified_by_their_binding() {
   - {name: k}
   - {name: l, fc: {lun: 1}}
   - {name: m, iscsi: {iqn: iqn.2001-04.com.example:a, lun: 0}}
-  - {name: n, rbd: {image: data, monitors: [a]}}
-  - {name: o, rbd: {image: data, readOnly: true}}")
+  - {name: ceph, rbd: {image: data, monitors: [a]}}
+  - {name: read, rbd: {image: data, readOnly: true}}")
     ));
     let sources: Vec<_> = pod_spec(&desired).volumes.iter().map(|v| v.source.clone()).collect();
     assert_eq!(
