@@ -109,7 +109,7 @@ fn read_assuming(pods: u32, files: &[(&str, &str)]) -> Desired {
          memory: 4Gi}}}}\n"
     );
     let settings = (FLEET_FILE, settings.as_str());
-    let all = [&[("apps/b.yaml", "a: 1"), ("db/b.yaml", "a: 1"), settings], files].concat();
+    let all = [files, &[("apps/b.yaml", "a: 1"), ("db/b.yaml", "a: 1"), settings]].concat();
     let tree = tree(&all);
     let (fleet, problems) = read_fleet(&tree);
     assert_eq!(problems, []);
