@@ -21,6 +21,7 @@
 //! ```
 
 mod api_server_rules;
+mod assumed_pods;
 mod autoscaling;
 mod chart_index;
 mod classify;
@@ -30,6 +31,7 @@ mod cluster_objects;
 mod cluster_pools;
 mod collector;
 mod cron;
+mod custom_kinds;
 mod declared_objects;
 mod decode;
 mod delivery;

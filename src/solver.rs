@@ -109,8 +109,8 @@ pub use existing_node::{ExistingNode, spec_digests};
 pub use lower_bound::Proof;
 pub use node_disposition::{NodeDisposition, RetireCondition};
 pub use offer::{
-    Offer, OfferInput, Offers, PoolRefusal, WithheldReason, admits, daemon_requests, pool_problems,
-    pool_requirements, runs_daemon,
+    Offer, OfferInput, Offers, PoolRefusal, WithheldReason, admits, daemon_requests,
+    groups_on_several_architectures, pool_problems, pool_requirements, runs_daemon,
 };
 pub use reported_resources::{learned_nodes, measured_resources};
 pub use target_fleet::{

@@ -38,6 +38,7 @@ pub(crate) fn remaining_attachment<'o>(node: &Node, observed: &'o Observed) -> O
                 | VolumeSource::HostPath
                 | VolumeSource::EmptyDir
                 | VolumeSource::Ebs(_)
+                | VolumeSource::NetworkDisk(_)
                 | VolumeSource::InTree(_)
                 | VolumeSource::Other => None,
             });

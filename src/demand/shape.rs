@@ -385,6 +385,7 @@ fn may_restrict_nodes(volume: &Volume) -> bool {
         | VolumeSource::EphemeralClaim(_)
         | VolumeSource::ClaimTemplate(_)
         | VolumeSource::Ebs(_)
+        | VolumeSource::NetworkDisk(_)
         | VolumeSource::InTree(_) => true,
         VolumeSource::HostPath | VolumeSource::EmptyDir | VolumeSource::Other => false,
     }

@@ -116,6 +116,7 @@ impl<'a> Claims<'a> {
             VolumeSource::Claim(_)
             | VolumeSource::EphemeralClaim(_)
             | VolumeSource::Ebs(_)
+            | VolumeSource::NetworkDisk(_)
             | VolumeSource::InTree(_)
             | VolumeSource::HostPath
             | VolumeSource::EmptyDir
@@ -149,6 +150,11 @@ impl<'a> Claims<'a> {
                 (full(&format!("{name}-*")), Sharing::Own, binding)
             }
             VolumeSource::Ebs(id) => (id.clone(), Sharing::OnePodPerNode, inline_disk_binding(id)),
+            VolumeSource::NetworkDisk(id) => {
+                let nodes = vec![Requirements::default()];
+                let binding = ClaimBinding::new(TopologySource::Disk, None, nodes);
+                (id.clone(), Sharing::OnePodPerNode, binding)
+            }
             VolumeSource::InTree(kind) => {
                 let binding = ClaimBinding::blocked(VolumeProblem::UnknownDisk);
                 (format!("{name} ({kind})"), Sharing::Own, binding)

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::custom_kinds::{ASSUME, CustomKind, custom_kind};
 use super::object_meta::ObjectScope;
 use super::yaml::{YamlEntry, YamlNode, YamlValue};
 use crate::model::expander_priorities::CONFIG_MAP;
@@ -91,10 +92,14 @@ pub(super) enum DocumentClass {
     List,
     /// A source of workloads of unknown size, with the reason.
     Unresolved(String),
+    /// A custom resource whose controller makes pods, with the reason why they are not counted.
+    MakesPods(String),
     /// Not an input, with the reason.
     Skipped(String),
     /// A Kubernetes object of a kind that is not an input.
     OtherKind(String),
+    /// A custom resource of this kind, whose controller may make pods.
+    UnknownKind(String),
     /// A kind, group or version that no API server serves, with a suggestion.
     Unserved { message: String, hint: String },
 }
@@ -235,12 +240,6 @@ fn generation(version: &str) -> Generation {
     if version == "v1" { Generation::V1 } else { Generation::V1beta1 }
 }
 
-/// Objects whose pods are created elsewhere, so that their size is unknown.
-const UNRESOLVED: [(&str, &str, &str); 2] = [
-    ("helm.cattle.io", "HelmChart", "its chart is rendered elsewhere"),
-    ("serving.knative.dev", "Service", "Knative decides how many pods there are"),
-];
-
 /// Built-in API groups without a domain.
 const BUILT_IN: [&str; 6] = ["", "apps", "batch", "extensions", "autoscaling", "policy"];
 
@@ -318,9 +317,8 @@ fn classify_kubernetes(
     if let Some((_, _, delivery_kind, reason)) = DELIVERY_KINDS.iter().find(delivers) {
         return DocumentClass::Delivers(*delivery_kind, reason);
     }
-    let known = |(of, name, _): &&(&str, &str, &str)| *of == group && *name == kind;
-    if let Some((_, _, reason)) = UNRESOLVED.iter().find(known) {
-        return DocumentClass::Unresolved((*reason).to_owned());
+    if (group, kind) == ("helm.cattle.io", "HelmChart") {
+        return DocumentClass::Unresolved("its chart is rendered elsewhere".to_owned());
     }
     if (group, kind) == ("fluxcd.controlplane.io", "ResourceSet") && makes_objects(root) {
         return DocumentClass::Unresolved(
@@ -330,7 +328,9 @@ fn classify_kubernetes(
     if let Some(unknown) = unknown_kind(root, group, kind) {
         return unknown;
     }
-    if root.get("sops").is_some() {
+    let of_custom_kind = custom_kind(root, group, kind);
+    let makes_pods = of_custom_kind == CustomKind::MakesPods;
+    if root.get("sops").is_some() && !makes_pods {
         return DocumentClass::Skipped(ENCRYPTED.to_owned());
     }
     let is_list = kind == "List" || kind.strip_suffix("List").is_some_and(|of| !of.is_empty());
@@ -338,13 +338,17 @@ fn classify_kubernetes(
         return DocumentClass::List;
     }
     let is_custom = group.contains('.') && !built_in;
-    if has_pods(root) || is_custom && has_counted_template(root, kind) {
-        return DocumentClass::Unresolved(format!(
-            "kind {} is not supported",
-            super::decode::shorten(kind)
-        ));
+    let has_template = has_pods(root) || is_custom && has_pod_template(root, kind);
+    let shown_kind = super::decode::shorten(kind);
+    if has_template || makes_pods {
+        let reason = format!("the controller of kind {shown_kind} makes its pods; {ASSUME}");
+        return DocumentClass::MakesPods(reason);
     }
-    DocumentClass::OtherKind(format!("kind {}", super::decode::shorten(kind)))
+    let is_named = has_name(root) && !is_not_run(kind);
+    if is_custom && is_named && of_custom_kind == CustomKind::Unknown {
+        return DocumentClass::UnknownKind(shown_kind.to_string());
+    }
+    DocumentClass::OtherKind(format!("kind {shown_kind}"))
 }
 
 /// Groups whose kinds are all known, with those that are not inputs. An unknown kind is a typo, and
@@ -427,35 +431,33 @@ fn has_pods(root: &YamlNode<'_>) -> bool {
             && path(&["spec", "schedule"])
 }
 
-/// Fields that hold a number of pods.
-const COUNTS: [&str; 6] =
-    ["replicas", "minReplicas", "parallelism", "completions", "size", "numNodes"];
-
 /// Ends of the names of kinds whose pod templates other objects use.
-const NOT_RUN: [&str; 5] = ["Template", "Runtime", "Policy", "Definition", "Composition"];
+const NOT_RUN: [&str; 7] =
+    ["Template", "Runtime", "Policy", "Definition", "Composition", "Class", "Profile"];
 
-/// Returns whether a custom object has a pod template at any depth of its specification, below a
-/// number of pods. Operators make pods of such templates.
-fn has_counted_template(root: &YamlNode<'_>, kind: &str) -> bool {
-    let is_run = !NOT_RUN.iter().any(|end| kind.ends_with(end));
-    let Some(spec) = root.get("spec").filter(|_| is_run) else { return false };
-    let mut open = vec![(spec, false)];
-    while let Some((node, is_above_counted)) = open.pop() {
+fn is_not_run(kind: &str) -> bool {
+    NOT_RUN.iter().any(|end| kind.ends_with(end))
+}
+
+/// Returns whether a custom object has a pod template at any depth of its specification. Operators
+/// make pods of such templates: as many as a field states, one, or one on each node.
+fn has_pod_template(root: &YamlNode<'_>, kind: &str) -> bool {
+    let Some(spec) = root.get("spec").filter(|_| !is_not_run(kind)) else { return false };
+    let mut open = vec![spec];
+    while let Some(node) = open.pop() {
         match &node.value {
             YamlValue::Map(entries) => {
-                let is_counted =
-                    is_above_counted || COUNTS.iter().any(|count| node.get(count).is_some());
-                let is_template = |entry: &&YamlEntry<'_>| {
+                let is_template = |entry: &YamlEntry<'_>| {
                     let key = entry.key.to_ascii_lowercase();
                     (key.ends_with("template") || key.ends_with("templatespec"))
                         && has_containers(&entry.value)
                 };
-                if is_counted && entries.iter().any(|entry| is_template(&entry)) {
+                if entries.iter().any(is_template) {
                     return true;
                 }
-                open.extend(entries.iter().map(|entry| (&entry.value, is_counted)));
+                open.extend(entries.iter().map(|entry| &entry.value));
             }
-            YamlValue::Seq(items) => open.extend(items.iter().map(|item| (item, is_above_counted))),
+            YamlValue::Seq(items) => open.extend(items),
             YamlValue::Plain(_) | YamlValue::Quoted(_) | YamlValue::Tagged(..) => {}
         }
     }

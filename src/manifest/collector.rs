@@ -15,6 +15,15 @@ use crate::model::desired::{
 use crate::model::ids::{Namespace, Origin};
 use crate::model::pod::PodTemplate;
 
+/// Custom resources that are not read, before `assume` decides about them.
+#[derive(Debug, Default)]
+pub(super) struct CustomObjects {
+    /// Objects whose controllers make pods.
+    pub(super) with_pods: Vec<Unresolved>,
+    /// Objects whose controllers may make pods, each with its kind as the reason.
+    pub(super) of_unknown_kinds: Vec<Skipped>,
+}
+
 /// The objects read so far, with the place of each definition.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
@@ -35,6 +44,8 @@ pub(super) struct Collector {
     pub(super) buffers: BTreeMap<(Namespace, String), UnresolvedBuffer>,
     /// `PodTemplate` objects, by namespace and name.
     pub(super) templates: BTreeMap<(Namespace, String), Arc<PodTemplate>>,
+    /// Custom resources that are not read.
+    pub(super) custom: CustomObjects,
     /// Scalers by object name.
     scalers: BTreeMap<String, Scaler>,
     /// Vertical scalers by object name.

@@ -6,7 +6,7 @@ use super::decode::{FieldMap, NamespaceRules, shorten};
 use super::labels::{LabelOwner, labels};
 use super::placeholder::{Vars, known_values, substitute};
 use super::yaml::YamlNode;
-use crate::model::ids::{Labels, Namespace, Origin};
+use crate::model::ids::{Labels, Namespace, Origin, PLACE_MARK};
 
 /// The fields of `metadata`.
 #[derive(Debug)]
@@ -65,9 +65,10 @@ pub(super) fn object_meta(root: &FieldMap<'_>) -> Option<ObjectMeta> {
     let name = match (map.get("name"), map.get("generateName")) {
         (Some(name), _) => name.non_empty_text()?.into_owned(),
         // The API server generates such a name. This one is the same on every run and unique in the
-        // repository.
+        // repository: no name has the mark before the place.
         (None, Some(prefix)) => {
-            format!("{}{}:{}", prefix.non_empty_text()?, scope.file, root.field.node.line)
+            let (prefix, line) = (prefix.non_empty_text()?, root.field.node.line);
+            format!("{prefix}{PLACE_MARK}{}:{line}", scope.file)
         }
         (None, None) => {
             field.error("has neither `name` nor `generateName`", None);

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod cluster_pools;
+mod custom_kinds;
 mod delivery;
 mod files;
 mod pods;

@@ -20,16 +20,15 @@ use super::settings::{is_fleet_document, normal_path};
 use super::source_area::source_areas;
 use super::yaml::{self, YamlDocument, YamlFault, YamlNode, YamlStream, YamlValue};
 use super::{
-    api_server_rules, autoscaling, cluster_objects, cluster_pools, device_claims, eksctl,
-    karpenter, learned_nodes, namespace_limits, reference_check, storage, workload,
+    api_server_rules, assumed_pods, autoscaling, cluster_objects, cluster_pools, device_claims,
+    eksctl, karpenter, learned_nodes, namespace_limits, reference_check, storage, workload,
 };
 use crate::model::code::Code;
 use crate::model::desired::{
-    AssumedPods, Desired, ExternalGroup, FLEET_FILE, Fleet, Generation, Identity, PoolSource,
-    Problem, RenderResults, Scale, Severity, Source, Tree, TreeFile, Unresolved, Workload,
+    CUSTOM_KIND, Desired, ExternalGroup, FLEET_FILE, Fleet, Generation, Identity, PoolSource,
+    Problem, RenderResults, Severity, Skipped, Tree, TreeFile, Unresolved,
 };
-use crate::model::ids::{Origin, PoolName, WorkloadId, WorkloadKind};
-use crate::model::pod::{Container, ContainerResources, PodSpec, PodTemplate};
+use crate::model::ids::{Origin, PoolName};
 
 /// Reads every manifest of `tree` that the sources of `fleet` name, without running a tool.
 ///
@@ -68,6 +67,7 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     }
     autoscaling::resolve_proportional_autoscalers(&mut reader.into, &report);
     autoscaling::resolve_buffers(&mut reader.into);
+    let assumed = assumed_pods::resolve(fleet, &report, &mut reader.into);
     let mut desired = reader.into.into_desired();
     desired.lead_time = fleet.demand.lead_time;
     desired.rollouts = fleet.demand.rollouts;
@@ -85,7 +85,7 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     desired.autoscaler_namespaces.clone_from(&fleet.autoscaler_namespaces);
     desired.fargate_rates = fleet.fargate;
     desired.unresolved_policy = fleet.unresolved;
-    desired.assumed = assumed_workloads(fleet, &desired.unresolved);
+    desired.assumed = assumed;
     desired.external_groups = external_groups(fleet, &desired);
     for group in desired.node_groups.values_mut() {
         group.manage = fleet.groups.get(group.name.as_str()).copied().unwrap_or(false);
@@ -196,6 +196,19 @@ fn declares_object(text: &str) -> bool {
     text.lines().any(is_kind)
 }
 
+/// Returns whether a file that cannot be parsed has the key of an object at the start of a line. Helm
+/// values and the input of other tools have none.
+fn starts_object(text: &str) -> bool {
+    let is_key = |line: &str| line.starts_with("kind:") || line.starts_with("apiVersion:");
+    text.lines().any(is_key)
+}
+
+/// Returns whether a `${…}` holds more than the name of a variable, as in templates of Terraform.
+fn has_expression(text: &str) -> bool {
+    let inside = text.split("${").skip(1).filter_map(|rest| rest.split_once('}'));
+    inside.map(|(inside, _)| inside).any(|inside| inside.contains(['"', ' ', '(', '?']))
+}
+
 /// Returns the reason why an object is unresolved if a source that is not read may give a value to one
 /// of its placeholders.
 pub(super) fn open_value(node: &YamlNode<'_>, vars: &Vars) -> Option<String> {
@@ -266,11 +279,20 @@ impl TreeReader<'_> {
                 }
                 return self.skip(manifest.file, fault.line, "templated");
             }
+            let is_template = manifest.origins.is_none() && text.contains("${");
+            if is_template && manifest.format == FileFormat::Yaml && !starts_object(text) {
+                return self.skip(manifest.file, fault.line, "templated");
+            }
             if manifest.format == FileFormat::Json {
                 fault.message = fault.message.replacen("is not YAML", "is not JSON", 1);
             }
             if fault.hint.is_none() && text.contains("${") {
-                let hint = "quote a ${…} inside [ ] or { }, or give it a value under `vars`";
+                let hint = if has_expression(text) {
+                    "render the template, and plan its output; a `${…}` with an expression gets \
+                     no value"
+                } else {
+                    "quote a ${…} inside [ ] or { }, or give it a value under `vars`"
+                };
                 fault.hint = Some(hint.to_owned());
             }
             self.report_fault(manifest.file, fault);
@@ -323,6 +345,15 @@ impl TreeReader<'_> {
             }
             DocumentClass::Unresolved(reason) => {
                 self.into.add_unresolved(origin, object(ObjectScope::Namespaced), reason);
+            }
+            DocumentClass::MakesPods(reason) => {
+                let object = object(ObjectScope::Namespaced);
+                self.into.custom.with_pods.push(Unresolved { origin, object, reason });
+            }
+            DocumentClass::UnknownKind(kind) => {
+                let object = Skipped { origin: origin.clone(), reason: kind.clone() };
+                self.into.custom.of_unknown_kinds.push(object);
+                self.into.skip(origin, format!("{CUSTOM_KIND}{kind}"));
             }
             DocumentClass::Delivers(_, reason) => {
                 let object = object(ObjectScope::Namespaced);
@@ -437,9 +468,14 @@ impl TreeReader<'_> {
     /// Reports a fault of a document that parses. A key that a kind without capacity has twice
     /// changes no pod, so it is a warning. A lost object may be a workload.
     fn report_document_fault(&self, file: &TreeFile, class: &DocumentClass, fault: YamlFault) {
-        let is_harmless = matches!(class, DocumentClass::OtherKind(_))
-            && fault.code == Some(Code::DuplicateKey)
-            && !fault.loses_object;
+        let is_of_other_kind = matches!(
+            class,
+            DocumentClass::OtherKind(_)
+                | DocumentClass::UnknownKind(_)
+                | DocumentClass::MakesPods(_)
+        );
+        let is_harmless =
+            is_of_other_kind && fault.code == Some(Code::DuplicateKey) && !fault.loses_object;
         let severity = if is_harmless { Severity::Warning } else { Severity::Error };
         self.report_fault_as(severity, file, fault);
     }
@@ -498,23 +534,4 @@ pub(super) fn read_object(
         ObjectKind::ClaimTemplate => device_claims::claim_template(meta, root, into),
         ObjectKind::DeviceClass => device_claims::device_class(meta, root, into),
     }
-}
-
-/// Returns a workload for each source that is not read and states the pods to assume. Its name is
-/// none that an object can have.
-fn assumed_workloads(fleet: &Fleet, unresolved: &[Unresolved]) -> Vec<Workload> {
-    let is_unread = |source: &&Source| unresolved.iter().any(|one| one.origin == source.origin);
-    let workload = |source: &Source| {
-        let AssumedPods { pods, requests } = source.assume.as_ref()?;
-        let resources = ContainerResources { requests: requests.clone(), ..Default::default() };
-        let container = Container { name: "assumed".into(), resources, ..Default::default() };
-        let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
-        let namespace = source.namespace.as_deref().unwrap_or("default").into();
-        let name = format!("assumed:{}", source.path.replace('/', "-")).into();
-        let id = WorkloadId { namespace, name, kind: WorkloadKind::Deployment };
-        let template = PodTemplate { spec, ..PodTemplate::default() };
-        let (origin, scale) = (source.origin.clone(), Scale::Replicas(*pods));
-        Some(Workload::new(id, origin, scale, template.into()))
-    };
-    fleet.sources.iter().filter(is_unread).filter_map(workload).collect()
 }

@@ -52,7 +52,10 @@ codes! {
         "Correct the cause that the plan names, or remove the source from spec.sources.";
     SizeUnknown "size-unknown"
         "An object declares pods whose number or size cannot be read."
-        "Correct the cause that the plan names, or leave the file out of spec.sources.";
+        "Correct the cause that the plan names, or state the pods of a custom resource with `assume` in spec.sources.";
+    KindNotRead "kind-not-read"
+        "Objects have a custom kind that is not known, and pods that their controllers make are not counted."
+        "If they make pods, state the number with `assume` in spec.sources.";
     TooSmall "too-small"
         "No permitted node has enough of a resource for one pod."
         "Permit larger instance types in the NodePool, or lower the request.";

@@ -162,6 +162,10 @@ impl Problem {
     }
 }
 
+/// Beginning of the reason to skip an object of a kind that is not known. Its controller may make
+/// pods.
+pub const CUSTOM_KIND: &str = "custom kind ";
+
 /// A file or document that is not used as an input, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Skipped {

@@ -281,6 +281,9 @@ impl fmt::Display for WorkloadId {
     }
 }
 
+/// Mark between the prefix of a generated name and the place of its object, as in `run-@job.yaml:1`.
+pub const PLACE_MARK: char = '@';
+
 /// Returns the key of a workload in reasons: `namespace/kind/name`.
 pub fn workload_key(workload: &WorkloadId) -> String {
     format!("{}/{}/{}", workload.namespace, workload.kind, workload.name)

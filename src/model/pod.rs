@@ -452,6 +452,8 @@ pub enum VolumeSource {
     EmptyDir,
     /// EBS volume declared in the pod, as `vol-…` or `aws://<zone>/vol-…`.
     Ebs(String),
+    /// Name of a disk of a network that every node reaches, and that one pod of a node can write.
+    NetworkDisk(String),
     /// Key of another in-tree disk or of an unknown volume kind. It may bind the pod to a zone or
     /// node.
     InTree(String),

@@ -16,7 +16,7 @@ use super::reason::{decider, rejection, row_reason, wave, workloads};
 use super::row::{PlanRow, rows};
 use super::text_page::{StyledText, TableColumn, TextPage, TextStyle, Tone, plain};
 use crate::model::desired::Desired;
-use crate::model::ids::{InstanceId, NodeName, Origin, WorkloadId};
+use crate::model::ids::{InstanceId, NodeName, Origin, PLACE_MARK, WorkloadId};
 use crate::model::similar_name::nearest_of;
 use crate::plan::Plan;
 use crate::plan::wire::{
@@ -202,14 +202,17 @@ fn known_workloads(plan: &Plan) -> BTreeMap<String, &WorkloadId> {
 }
 
 fn is_named(workload: &WorkloadId, query: &str) -> bool {
+    if [workload_key(workload), workload.to_string()].iter().any(|whole| whole == query) {
+        return true;
+    }
     let WorkloadId { namespace, name, kind } = workload;
+    // The prefix of a generated name stands for it.
+    let name = name.split_once(PLACE_MARK).map_or(&**name, |(prefix, _)| prefix);
     match query.split('/').collect::<Vec<_>>().as_slice() {
-        [one] => *one == &**name,
-        [space, one] => *space == namespace.as_str() && *one == &**name,
+        [one] => *one == name,
+        [space, one] => *space == namespace.as_str() && *one == name,
         [space, of, one] => {
-            *space == namespace.as_str()
-                && of.eq_ignore_ascii_case(kind.as_str())
-                && *one == &**name
+            *space == namespace.as_str() && of.eq_ignore_ascii_case(kind.as_str()) && *one == name
         }
         _ => false,
     }

@@ -9,7 +9,7 @@ use super::amount::count;
 use super::summary_line::first_line;
 use super::text_page::{StyledText, TextPage, TextStyle, Tone, Verbosity, plain};
 use crate::model::code::Code;
-use crate::model::desired::{Problem, Severity, Skipped};
+use crate::model::desired::{CUSTOM_KIND, Problem, Severity, Skipped};
 use crate::plan::wire::{Diagnostic, DiagnosticSeverity};
 use crate::plan::{Plan, is_incomplete};
 
@@ -195,7 +195,8 @@ pub struct RepositoryCounts {
 /// Most listed reasons.
 const REASONS_MAX: usize = 8;
 
-/// Returns the number of skipped files or documents by reason, most frequent first.
+/// Returns the number of skipped files or documents by reason. Custom kinds come first, because their
+/// controllers may make pods; then the most frequent reasons.
 fn skipped_line(skipped: &[Skipped]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for Skipped { reason, .. } in skipped {
@@ -203,7 +204,7 @@ fn skipped_line(skipped: &[Skipped]) -> String {
     }
     let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
     // The sort is stable: equal counts stay ordered by reason.
-    counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    counts.sort_by_key(|(reason, n)| (!reason.starts_with(CUSTOM_KIND), std::cmp::Reverse(*n)));
     let rest: usize = counts.iter().skip(REASONS_MAX).map(|(_, n)| n).sum();
     let shown = counts.iter().take(REASONS_MAX).map(|(reason, n)| format!("{n} {reason}"));
     let mut shown: Vec<String> = shown.collect();
@@ -407,9 +408,17 @@ mod tests {
             origin: Origin::new("a.yaml", n),
             reason: format!("kind {}", n % 10),
         };
-        let line = skipped_line(&(0..20).map(skip).collect::<Vec<_>>());
+        let mut all: Vec<Skipped> = (0..20).map(skip).collect();
+        let line = skipped_line(&all);
         assert!(line.starts_with("20 documents skipped: 2 kind 0, 2 kind 1, "), "{line}");
-        assert!(line.ends_with("2 kind 7, 4 for other reasons"), "{line}");
+        let custom = format!("{CUSTOM_KIND}Sandbox");
+        all.push(Skipped { origin: Origin::new("a.yaml", 9), reason: custom });
+        let line = skipped_line(&all);
+        assert!(
+            line.starts_with("21 documents skipped: 1 custom kind Sandbox, 2 kind 0"),
+            "{line}"
+        );
+        assert!(line.ends_with("2 kind 6, 6 for other reasons"), "{line}");
         let file = Skipped { origin: Origin::new("p.json", 0), reason: "plan or world".to_owned() };
         assert_eq!(skipped_line(&[file]), "1 file skipped: plan or world");
     }

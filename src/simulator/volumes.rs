@@ -93,6 +93,7 @@ impl WorldState {
                 | VolumeSource::HostPath
                 | VolumeSource::EmptyDir
                 | VolumeSource::Ebs(_)
+                | VolumeSource::NetworkDisk(_)
                 | VolumeSource::InTree(_)
                 | VolumeSource::Other => continue,
             };

@@ -3,7 +3,9 @@
 
 use super::Input;
 use super::candidate_pools::may_run_in_auto_mode;
-use crate::demand::{PodGroup, PodShape, PodVolume, Unsupported, claim_problem, queue_reason};
+use crate::demand::{
+    PodGroup, PodShape, PodVolume, Unsupported, VolumeProblem, claim_problem, queue_reason,
+};
 use crate::model::code::Code;
 use crate::model::pod::PodSpec;
 use crate::model::reason::Rejection;
@@ -22,7 +24,13 @@ pub(super) fn exclusion_reason(
         Unsupported::Volumes => {
             let waits = group.shape.volumes.iter().find_map(PodVolume::problem_text);
             let why = || "the location of its volumes is unknown".to_owned();
-            (Code::VolumeNotReady, waits.unwrap_or_else(why), None)
+            let is_disk = |volume: &PodVolume| volume.problem == Some(VolumeProblem::UnknownDisk);
+            let has_disk = group.shape.volumes.iter().find(|volume| volume.problem.is_some());
+            let remedy = has_disk.is_some_and(is_disk).then_some(
+                "declare the disk as a PersistentVolume with its zone in nodeAffinity, and use it \
+                 by a claim",
+            );
+            (Code::VolumeNotReady, waits.unwrap_or_else(why), remedy)
         }
         Unsupported::OtherScheduler => (
             Code::OtherScheduler,

@@ -16,7 +16,7 @@
 //!
 //! Source: karpenter core, `pkg/controllers/provisioning/scheduling`, `pkg/utils/nodepool`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -354,6 +354,33 @@ pub fn daemon_requests(
 ) -> Resources {
     let here = daemons.iter().filter(|daemon| runs_daemon(daemon, labels, taints, allocatable));
     here.fold(Resources::default(), |sum, daemon| sum.plus(&daemon.shape.requests))
+}
+
+/// Returns those of `groups` whose pods fit on offers of `pool` of several architectures.
+pub fn groups_on_several_architectures<'g>(
+    supply: &OfferInput,
+    pool: &Pool,
+    daemons: &[Daemon],
+    mut groups: Vec<&'g PodGroup>,
+) -> Vec<&'g PodGroup> {
+    let Ok(template) = NodeTemplate::new(pool, supply) else { return Vec::new() };
+    if groups.is_empty() {
+        return groups;
+    }
+    let asked = RequestedLabels::from_shapes(groups.iter().map(|group| &*group.shape));
+    let PoolOffers { offers, unpriced, .. } = template.pool_offers(&asked, daemons);
+    let all: Vec<&Offer> = offers.iter().chain(&unpriced).collect();
+    groups.retain(|group| {
+        let shape = &group.shape;
+        let hosts = all.iter().filter(|offer| {
+            let NewNode { labels, taints, .. } = &offer.node;
+            shape.requests.fits(&offer.room) && admits(shape, labels, taints)
+        });
+        let found: BTreeSet<_> =
+            hosts.filter_map(|offer| offer.node.labels.get(key::ARCH)).collect();
+        found.len() > 1
+    });
+    groups
 }
 
 /// Returns an error for each pool whose requirements no offering satisfies, and a warning for each

@@ -76,7 +76,7 @@ const IMPURE: [&str; 14] = [
     "HashMap",
     "HashSet",
     "tokio",
-    "tracing",
+    "tracing::",
     "git2",
 ];
 

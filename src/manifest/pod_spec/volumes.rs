@@ -1,25 +1,32 @@
 //! Volumes, as far as they bind a pod to a zone.
 
 use super::super::decode::{Field, FieldMap};
+use super::super::yaml::YamlNode;
 use crate::model::pod::{Volume, VolumeSource};
 use crate::model::storage::EBS_IN_TREE;
 
-/// Volume kinds available on every node, network shares included. Any other kind may be a disk of
-/// one zone.
-const ANYWHERE: [&str; 13] = [
+/// Volume kinds available on every node, shares and disks of a network included: kube-scheduler and
+/// Karpenter do not restrict them. Any other kind may be a disk of one zone.
+const ANYWHERE: [&str; 19] = [
     "azureFile",
     "cephfs",
     "configMap",
     "downwardAPI",
     "emptyDir",
+    "fc",
+    "flexVolume",
+    "flocker",
     "gitRepo",
     "glusterfs",
     "hostPath",
     "image",
     "nfs",
+    "portworxVolume",
     "projected",
     "quobyte",
+    "scaleIO",
     "secret",
+    "storageos",
 ];
 
 /// Reads a list of volumes.
@@ -55,10 +62,29 @@ fn source(map: &FieldMap<'_>) -> Option<VolumeSource> {
             disk.map()?.required("volumeID")?.non_empty_text()?.into_owned(),
         ));
     }
+    if let Some(source) = network_disk(map) {
+        return Some(source);
+    }
     Some(
         zonal_volume_kind(map)
             .map_or(VolumeSource::Other, |kind| VolumeSource::InTree(kind.to_owned())),
     )
+}
+
+/// Reads an iSCSI disk or a Ceph block device. kube-scheduler's `VolumeRestrictions` compares them by
+/// these names, and permits several pods on one node that only read.
+fn network_disk(map: &FieldMap<'_>) -> Option<VolumeSource> {
+    let (kind, disk) =
+        ["iscsi", "rbd"].into_iter().find_map(|kind| Some((kind, map.get(kind)?)))?;
+    let text = |key| disk.node.get(key).and_then(YamlNode::text);
+    if text("readOnly") == Some("true") {
+        return Some(VolumeSource::Other);
+    }
+    let name = match kind {
+        "iscsi" => text("iqn")?.to_owned(),
+        _ => format!("rbd {}/{}", text("pool").unwrap_or("rbd"), text("image")?),
+    };
+    Some(VolumeSource::NetworkDisk(name))
 }
 
 /// Returns the kind of a volume that may be a disk of one zone.

@@ -408,7 +408,7 @@ fn source(field: &Field<'_>) -> Option<Source> {
 /// Reads the pods that a source is assumed to declare.
 fn assumed_pods(field: &Field<'_>) -> Option<AssumedPods> {
     let map = field.map()?;
-    let pods = map.required("pods").and_then(|f| f.int(1));
+    let pods = map.required("pods").and_then(|f| f.int(0));
     let cpu = map.required("cpu").and_then(|f| non_negative_quantity(&f));
     let memory = map.required("memory").and_then(|f| non_negative_quantity(&f));
     map.finish(Severity::Error);

@@ -75,7 +75,7 @@ fn treatment_of_unread_sources_is_read() {
     assert_eq!((assumed.pods, assumed.requests), (3, requests.into()));
     for (spec, part) in [
         ("  unresolved: drop\n", "unresolved"),
-        ("  sources: [{path: apps, assume: {pods: 0, cpu: 1, memory: 1}}]\n", "pods"),
+        ("  sources: [{path: apps, assume: {pods: -1, cpu: 1, memory: 1}}]\n", "pods"),
         ("  sources: [{path: apps, assume: {pods: 1, cpu: -1, memory: 1}}]\n", "cpu"),
         ("  sources: [{path: apps, assume: {pods: 1, cpu: 1}}]\n", "memory"),
     ] {

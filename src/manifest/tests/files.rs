@@ -30,6 +30,7 @@ fn documents_that_are_no_input_are_skipped_with_a_reason() {
         ("apiVersion: v1\nkind: Secret\nsops: {mac: x}", &["a.yaml:1: encrypted with SOPS"]),
         ("{{- if .Values.x }}\na: 1\n{{- end }}", &["a.yaml:1: templated"]),
         ("apiVersion: v1\nkind: '{{ kind }}'", &["a.yaml:1: templated"]),
+        ("a:\n  kind: x\n  b: ${c ? \"d\" : \"e\"}\n", &["a.yaml:3: templated"]),
         (
             "apiVersion: fleetwright.dev/v1\nkind: Fleet",
             &["a.yaml:1: settings of another directory"],
@@ -41,6 +42,16 @@ fn documents_that_are_no_input_are_skipped_with_a_reason() {
         assert_eq!(reasons(&desired), expected, "{text}");
         assert!(desired.workloads.is_empty() && desired.unresolved.is_empty(), "{text}");
     }
+}
+
+#[test]
+fn hint_of_a_template_fits_its_placeholders() {
+    let object = |value: &str| {
+        problem(&format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\nb: {value}\n"))
+    };
+    let (expression, name) = (object("${c ? \"d\" : \"e\"}"), object("[${c}, }"));
+    assert!(expression.contains("; render the template, and plan its output"), "{expression}");
+    assert!(name.contains("; quote a ${…} inside [ ] or { }"), "{name}");
 }
 
 #[test]
@@ -146,7 +157,7 @@ fn a_broken_file_is_an_error_with_its_line() {
         ("a.yaml", "a:\n\tb: 1", "error a.yaml:2: is not YAML: "),
         ("a.json", "{\"apiVersion\": 1,", "error a.json:2: is not JSON: "),
         ("a.yaml", "a: \0", "error a.yaml:1: contains a NUL byte"),
-        ("a.yaml", "a: [${B}]", "error a.yaml:1: is not YAML: "),
+        ("a.yaml", "kind: x\na: [${B}]", "error a.yaml:2: is not YAML: "),
     ] {
         let found = lines(&read_files(&[(path, text)]));
         assert_eq!(found.len(), 1, "{text}");

@@ -250,7 +250,11 @@ fn volumes_are_classified_by_their_binding() {
   - {name: h, csi: {driver: ebs.csi.aws.com, volumeHandle: vol-2}}
   - {name: i, madeUpDisk: {id: x}}
   - {name: j, nfs: {server: x, path: /}, azureDisk: }
-  - {name: k}")
+  - {name: k}
+  - {name: l, fc: {lun: 1}}
+  - {name: m, iscsi: {iqn: iqn.2001-04.com.example:a, lun: 0}}
+  - {name: ceph, rbd: {image: data, monitors: [a]}}
+  - {name: read, rbd: {image: data, readOnly: true}}")
     ));
     let sources: Vec<_> = pod_spec(&desired).volumes.iter().map(|v| v.source.clone()).collect();
     assert_eq!(
@@ -266,6 +270,10 @@ fn volumes_are_classified_by_their_binding() {
             VolumeSource::InTree("csi".to_owned()),
             VolumeSource::InTree("madeUpDisk".to_owned()),
             VolumeSource::Other,
+            VolumeSource::Other,
+            VolumeSource::Other,
+            VolumeSource::NetworkDisk("iqn.2001-04.com.example:a".to_owned()),
+            VolumeSource::NetworkDisk("rbd rbd/data".to_owned()),
             VolumeSource::Other,
         ]
     );

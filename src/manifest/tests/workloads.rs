@@ -285,7 +285,7 @@ fn a_generated_name_is_stable() {
     let text = "apiVersion: batch/v1\nkind: Job\nmetadata: {generateName: pi-, namespace: web}\n\
                 spec: {template: {spec: {containers: [{name: c}]}}}";
     let desired = clean(text);
-    let named = id(WorkloadKind::Job, "web", "pi-a.yaml:1");
+    let named = id(WorkloadKind::Job, "web", "pi-@a.yaml:1");
     assert_eq!(desired.workloads.keys().collect::<Vec<_>>(), [&named]);
     for (metadata, expected) in [
         ("metadata: {}", "`metadata` has neither `name` nor `generateName`"),
@@ -442,71 +442,6 @@ fn items_of_a_typed_list_have_its_kind() {
     let scales: Vec<&Scale> = desired.workloads.values().map(|one| &one.scale).collect();
     assert_eq!(scales, [&Scale::Replicas(2)]);
     assert_eq!(clean(&format!("apiVersion: v1\nkind: List\n{items}")).workloads.len(), 0);
-}
-
-#[test]
-fn custom_objects_with_counted_pod_templates_are_unresolved() {
-    let pods = "{spec: {containers: [{name: c, image: x}]}}";
-    let object = |version: &str, kind: &str, spec: &str| {
-        read_text(&format!(
-            "apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\nspec: {spec}"
-        ))
-    };
-    for (version, kind, spec, expected) in [
-        (
-            "leaderworkerset.x-k8s.io/v1",
-            "LeaderWorkerSet",
-            format!("{{replicas: 2, leaderWorkerTemplate: {{size: 4, workerTemplate: {pods}}}}}"),
-            1,
-        ),
-        (
-            "jobset.x-k8s.io/v1alpha2",
-            "JobSet",
-            format!(
-                "{{replicatedJobs: [{{replicas: 2, template: {{spec: {{parallelism: 2, \
-                 template: {pods}}}}}}}]}}"
-            ),
-            1,
-        ),
-        (
-            "ray.io/v1",
-            "RayCluster",
-            format!(
-                "{{headGroupSpec: {{template: {pods}}}, \
-                 workerGroupSpecs: [{{replicas: 3, template: {pods}}}]}}"
-            ),
-            1,
-        ),
-        ("example.com/v1", "Sandbox", format!("{{template: {pods}}}"), 0),
-        (
-            "trainer.kubeflow.org/v1",
-            "TrainingRuntime",
-            format!("{{parts: [{{replicas: 1, template: {pods}}}]}}"),
-            0,
-        ),
-        (
-            "kyverno.io/v1",
-            "ClusterPolicy",
-            format!("{{rules: [{{replicas: 1, template: {pods}}}]}}"),
-            0,
-        ),
-        (
-            "apiextensions.k8s.io/v1",
-            "CustomResourceDefinition",
-            format!("{{parts: [{{replicas: 1, template: {pods}}}]}}"),
-            0,
-        ),
-        (
-            "example.com/v1",
-            "Database",
-            "{replicas: 1, podTemplate: {spec: {containers: [{name: c, resources: {}}]}}}"
-                .to_owned(),
-            1,
-        ),
-    ] {
-        let desired = object(version, kind, &spec);
-        assert_eq!(unresolved(&desired).len(), expected, "{kind}: {:?}", unresolved(&desired));
-    }
 }
 
 #[test]

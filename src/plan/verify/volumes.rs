@@ -296,6 +296,12 @@ impl VolumeLedger<'_> {
             }
             VolumeSource::EphemeralClaim(class) => Some(self.class_reach(class.as_deref(), false)),
             VolumeSource::Ebs(id) => Some(ebs_volume(id)),
+            VolumeSource::NetworkDisk(id) => Some(VolumeReach {
+                terms: Some(Vec::new()),
+                ready: true,
+                shared: Some(id.clone()),
+                ..VolumeReach::default()
+            }),
             VolumeSource::InTree(_) => Some(VolumeReach::default()),
             VolumeSource::HostPath | VolumeSource::EmptyDir | VolumeSource::Other => None,
         };

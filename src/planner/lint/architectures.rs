@@ -6,13 +6,17 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
+
 use super::warning;
 use crate::catalog::Catalog;
-use crate::demand::{Demand, PodGroup};
+use crate::demand::{Daemon, Demand, PodGroup};
 use crate::model::desired::{Desired, Pool, Problem};
 use crate::model::ids::LabelValue;
+use crate::model::observed::{ClusterIdentity, Observed};
 use crate::model::pod::untolerated;
 use crate::model::requirement::{LabelSet, Requirements, key};
+use crate::solver::{OfferInput, groups_on_several_architectures};
 
 /// Returns a warning for each pool that offers several architectures to pods without an
 /// architecture requirement.
@@ -23,16 +27,28 @@ pub(super) fn open_architectures(
 ) -> Vec<Problem> {
     let groups = demand.groups.iter().filter(|group| group.counts.ceiling > 0);
     let groups: Vec<&PodGroup> = groups.filter(|group| group.origin.is_some()).collect();
-    let of_pool = |pool| check_pool(pool, &groups, catalog);
+    // What runs does not change which nodes a pool may launch.
+    let observed = Observed::empty(ClusterIdentity::default(), Timestamp::UNIX_EPOCH);
+    let at = observed.taken_at;
+    let supply = OfferInput { desired, catalog, observed: &observed, at };
+    let of_pool = |pool| check_pool(pool, &groups, &supply, &demand.daemons);
     desired.pools.values().filter_map(of_pool).collect()
 }
 
-fn check_pool(pool: &Pool, groups: &[&PodGroup], catalog: &Catalog) -> Option<Problem> {
-    let architectures = pool_architectures(pool, catalog);
+fn check_pool(
+    pool: &Pool,
+    groups: &[&PodGroup],
+    supply: &OfferInput,
+    daemons: &[Daemon],
+) -> Option<Problem> {
+    let architectures = pool_architectures(pool, supply.catalog);
     if architectures.len() < 2 {
         return None;
     }
-    let mut open = groups.iter().filter(|group| allows_any_architecture(group, pool));
+    let open: Vec<&PodGroup> =
+        groups.iter().copied().filter(|group| allows_any_architecture(group, pool)).collect();
+    let open = groups_on_several_architectures(supply, pool, daemons, open);
+    let mut open = open.into_iter();
     let first = open.next()?;
     let others = match open.count() {
         0 => String::new(),

@@ -374,7 +374,8 @@ fn mixed_architectures_without_selector_are_reported() {
         ("other pool", &both, ", nodeSelector: {karpenter.sh/nodepool: team2}", &[]),
         ("this pool", &both, ", nodeSelector: {karpenter.sh/nodepool: team1}", &named[..]),
         ("other family", &format!("{both}, {mixed}"), &of_family("c7g"), &[]),
-        ("its family", &format!("{both}, {mixed}"), &of_family("m5"), &named[..]),
+        ("its family", &format!("{both}, {mixed}"), &of_family("m5"), &[]),
+        ("a label of no pool", &both, ", nodeSelector: {intent: apps}", &[]),
     ] {
         let app = container("app", "requests: {cpu: 1, memory: 1Gi}");
         let mut found = plan_lints(&format!("{}{}", deployment(&app, pods), pool(requirements)));

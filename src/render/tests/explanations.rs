@@ -1,6 +1,7 @@
 //! Explanations of workloads and nodes by `explain`.
 
 use super::*;
+use crate::model::ids::workload_key;
 
 fn explained(query: &str) -> String {
     let plan = plan();
@@ -25,6 +26,20 @@ fn explaining_an_unresolved_object_gives_the_reason() {
         );
     }
     assert!(matches!(explain(&open, None, "web/rol"), Err(ExplainError::Unknown { .. })));
+}
+
+#[test]
+fn prefix_of_a_generated_name_explains_its_workload() {
+    let mut plan = plan();
+    let row = plan.capacity.demand.first_mut().expect("a workload");
+    row.workload.name = "run-@jobs/a.yaml:3".into();
+    let (full, key) = (row.workload.to_string(), workload_key(&row.workload));
+    let prefix = format!("{}/run-", row.workload.namespace);
+    for query in ["run-", &prefix, &full, &key] {
+        let found = explain(&plan, None, query).expect("it is in the plan");
+        assert!(found.text(&TextStyle::default()).contains("run-@jobs/a.yaml:3"), "{query}");
+    }
+    assert!(explain(&plan, None, "run").is_err());
 }
 
 #[test]

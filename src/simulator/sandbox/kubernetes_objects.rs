@@ -508,6 +508,7 @@ pub(super) fn claims_of<'p>(
         | VolumeSource::HostPath
         | VolumeSource::EmptyDir
         | VolumeSource::Ebs(_)
+        | VolumeSource::NetworkDisk(_)
         | VolumeSource::InTree(_)
         | VolumeSource::Other => None,
     })

@@ -265,6 +265,7 @@ fn volume(volume: &Volume, pod: Option<&str>) -> Option<Json> {
         VolumeSource::HostPath => ("hostPath", json!({ "path": "/" })),
         VolumeSource::EmptyDir => ("emptyDir", json!({})),
         VolumeSource::Ebs(id) => (EBS_IN_TREE, json!({ "volumeID": id })),
+        VolumeSource::NetworkDisk(id) => ("iscsi", json!({ "iqn": id })),
         VolumeSource::InTree(kind) => (kind.as_str(), json!({})),
         VolumeSource::Other => ("configMap", json!({})),
     };
