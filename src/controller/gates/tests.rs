@@ -541,7 +541,7 @@ fn group_that_adds_nodes_for_missing_pods_waits_for_them() {
                 || launches && short_name(&row.address) == "web 10";
             row.group = joins.then(|| "consolidation-9".into()).or(row.group.take());
             if short_name(&row.address) == "web 2" {
-                row.pods_before.extend([("shop/Deployment/api".into(), moved)]);
+                row.pods_before.extend([("web/Deployment/api".into(), moved)]);
             }
         }
         let (plan, observed) = (given.plan.clone(), given.observed.clone());

@@ -258,7 +258,7 @@ fn replaced_instances_do_not_withhold_repairs_and_withheld_repairs_are_reported(
     assert_eq!(observe(&mut harness, 0), [""; 0]);
     let withheld = (1..=31).map(|minutes| observe(&mut harness, minutes)).last();
     let says =
-        "no broken node of pool  is replaced: 2 of its 2 nodes are broken, and at most 1 may be";
+        "no broken node of pool web is replaced: 2 of its 2 nodes are broken, and at most 1 may be";
     assert_eq!(withheld, Some(vec![says.to_owned()]));
     // The replacement of one is there, and its pods are being evicted.
     let why = NOT_READY.to_owned();
