@@ -93,7 +93,7 @@ pub use status::{
     ActionFailure, ApprovedBy, Blocked, BlockedReason, Breaker, CompletedApply, ControllerAction,
     InterruptionPhase, InterruptionStatus, PartialApply, PersistedStateSize, PlanTotals,
     PublishedPlan, RepositoryStatus, SourceState, Status, SupersededPlan, Suspension,
-    UncordonedNode, WorldStatus,
+    UncordonedNode, WithheldRepair, WorldStatus,
 };
 
 /// Prefix of a controller's name as holder of the lease. In a cluster the pod name follows.

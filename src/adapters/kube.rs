@@ -39,7 +39,7 @@ mod resource_slices;
 mod token_review;
 mod watch;
 
-pub use apply_events::{ApplyEvents, EVENTS_FLUSH_MAX};
+pub use apply_events::{ApplyEvents, EVENTS_FLUSH_MAX, apply_event};
 pub use client::{ConnectError, Kubernetes};
 pub use cluster_identity::{ExpectedCluster, OtherCluster};
 pub use events::{EventSubject, KubernetesEvent};

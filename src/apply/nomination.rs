@@ -141,6 +141,12 @@ pub(crate) fn is_pending(pod: &Pod) -> bool {
     pod.is_active() && pod.node.is_none()
 }
 
+/// Returns true if the pod waits for a node, and not for its scheduling gates.
+pub(crate) fn waits_for_node(pod: &Pod, world: &Observed) -> bool {
+    let template = world.templates.get(&pod.template);
+    is_pending(pod) && template.is_none_or(|template| template.spec.scheduling_gates.is_empty())
+}
+
 /// Returns true if kube-scheduler decides about the pod now.
 fn accepts_nomination(world: &Observed, pod: &Pod) -> bool {
     let spec = world.templates.get(&pod.template).map(|template| &template.spec);

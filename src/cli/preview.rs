@@ -194,6 +194,8 @@ fn preview_status(
         hourly_costs: Vec::new(),
         superseded: Vec::new(),
         history_error: None,
+        withheld_repairs: Vec::new(),
+        current_approval: None,
         uncordoned: Vec::new(),
         interrupted: Vec::new(),
         unavailable_offerings: Vec::new(),

@@ -247,6 +247,7 @@ impl ControllerState {
     /// Notes the progress of an apply. Its calls count as done before they are observed.
     pub(super) fn on_apply_progress(&mut self, ticket: Ticket, event: &Event) {
         let Some(run) = self.applies.runs.get_mut(&ticket) else { return };
+        self.apply_step = Some((run.record.plan_id.clone(), event.clone()));
         if let (Step::Finished { step, .. }, Some(address)) = (&event.step, &event.address) {
             run.finished_steps.insert((address.clone(), *step));
             run.expected.as_mut().and_then(|expected| expected.remove(address));

@@ -388,14 +388,33 @@ fn pods_missing_block(
     plan: &Plan,
     context: &GateContext<'_>,
 ) -> Option<GroupBlock> {
-    if group.removes > 0 {
+    // As many launches as removals take the pods of the removed nodes.
+    if group.launches <= group.removes {
         return None;
     }
+    let added = added_workloads(group, plan);
     let missing = context.launches_ahead.missing_workloads(plan, context.observed);
-    if !has_only_pods_of(group, plan, |workload| missing.contains(workload)) {
+    if added.is_empty() || !added.is_subset(&missing) {
         return None;
     }
     Some(GroupBlock::of_all(BlockedReason::PodsMissing))
+}
+
+/// Returns the workloads of which the launches of a group hold more pods than its removed nodes ran.
+fn added_workloads(group: &ChangeGroup<'_>, plan: &Plan) -> BTreeSet<String> {
+    let in_group: BTreeSet<&Address> = group.rows.iter().map(|row| &row.address).collect();
+    let mut added: BTreeMap<&str, i64> = BTreeMap::new();
+    let explained = plan.capacity.explain.iter().filter(|row| in_group.contains(&row.address));
+    for row in explained {
+        for (workload, pods) in &row.pods {
+            *added.entry(workload.as_str()).or_insert(0) += i64::from(*pods);
+        }
+        for (workload, pods) in &row.pods_before {
+            *added.entry(workload.as_str()).or_insert(0) -= i64::from(*pods);
+        }
+    }
+    let added = added.into_iter().filter(|(_, pods)| *pods > 0);
+    added.map(|(workload, _)| workload.to_owned()).collect()
 }
 
 /// Returns true if the group launches nodes with pods of these workloads alone.

@@ -22,7 +22,7 @@ use state_machine::{NodeSighting, NodeSnapshot, NodeView, RETRY_MAX, StepContext
 
 use super::counters::Counter;
 use super::event::{Effect, Event, Signal, TerminateOutcome};
-use super::node_health::is_repair;
+use super::node_health::{NODE_DELETED, is_repair};
 use super::observation::BUSY_REFRESH;
 use super::persisted_state::{InterruptionRecord, PersistedState};
 use super::planning_snapshot;
@@ -188,11 +188,9 @@ impl ControllerState {
         pods: impl Fn(&NodeName) -> Vec<&'w Pod>,
         effects: &mut Vec<Effect>,
     ) {
-        // An observation without any node says nothing about single nodes.
         let sighting = match node {
             Some(_) => NodeSighting::Present,
-            None if world.nodes.is_empty() || self.has_joined(id) => NodeSighting::Lost,
-            None => NodeSighting::NeverJoined,
+            None => self.sighting_without_node(id, world),
         };
         let is_drained_by_apply = self.applies.removes_instance(id);
         let observe_only = self.is_observe_only();
@@ -257,6 +255,24 @@ impl ControllerState {
             self.observation.observe_soon(self.now);
         }
         self.on_transition(id, &transition);
+    }
+
+    /// Returns what an observation says that does not show the node of an instance.
+    fn sighting_without_node(&self, id: &InstanceId, world: &Observed) -> NodeSighting {
+        // An observation without any node says nothing about single nodes.
+        if world.nodes.is_empty() {
+            return NodeSighting::Lost;
+        }
+        let is_deleted = self.interruptions.all.get(id).is_some_and(|interruption| {
+            interruption.record.why == NODE_DELETED && shows_managed_node(world)
+        });
+        if is_deleted {
+            NodeSighting::Deleted
+        } else if self.has_joined(id) {
+            NodeSighting::Lost
+        } else {
+            NodeSighting::NeverJoined
+        }
     }
 
     /// Records the result of a step of an interruption.
@@ -480,6 +496,14 @@ impl ControllerState {
         };
         self.interruptions.all.values().map(one).collect()
     }
+}
+
+/// Returns true if the observation shows a node of ours. Otherwise it is implausible.
+fn shows_managed_node(world: &Observed) -> bool {
+    world.nodes.values().any(|node| {
+        let instance = node.instance.as_ref().and_then(|id| world.instances.get(id));
+        instance.is_some_and(|instance| instance.is_managed_by(&world.cluster.name))
+    })
 }
 
 /// Returns the facts of a node that the next step of an interruption in this phase needs.

@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::counters::Counter;
 use super::persisted_state::{InterruptionRecord, READY_WITHIN, REPAIRS_MAX, RepairRecord};
 use super::state::ControllerState;
+use super::status::{InterruptionPhase, WithheldRepair};
 use crate::model::desired::Mode;
 use crate::model::ids::{InstanceId, PoolName};
 use crate::model::observed::{Instance, Node, NodeFault, Observed, tag};
@@ -110,10 +111,30 @@ pub(super) struct NodeHealth {
     pub(super) problems: BTreeMap<(InstanceId, HealthProblem), ProblemObservation>,
     /// Instances whose node was observed.
     pub(super) joined: BTreeSet<InstanceId>,
+    /// Pools of which no broken instance is replaced, because too many are broken.
+    pub(super) withheld: Vec<WithheldRepair>,
 }
 
-/// Number of instances and of broken instances, by pool.
-type PoolSizes = BTreeMap<String, (usize, usize)>;
+/// Instances of a pool.
+#[derive(Debug, Clone, Copy, Default)]
+struct PoolSize {
+    all: usize,
+    /// Broken instances whose replacement is not there yet.
+    broken: usize,
+    /// Broken instances that are being drained or terminated, since their replacement is there.
+    replaced: usize,
+}
+
+impl PoolSize {
+    /// Returns the most instances that may be broken for one to be replaced. Many failures at once
+    /// have a cause that a new instance does not fix.
+    fn most(self) -> usize {
+        (self.all * BROKEN_PERCENT).div_ceil(100)
+    }
+}
+
+/// Instances by pool.
+type PoolSizes = BTreeMap<String, PoolSize>;
 
 impl ControllerState {
     /// Records health problems, and begins repairs of those that last too long.
@@ -134,6 +155,7 @@ impl ControllerState {
             self.node_health.problems.clear();
         }
         let sizes = self.record_problems(world, &nodes, &possibly_joined);
+        self.node_health.withheld = self.withheld_repairs(&sizes);
         if !blind {
             self.cancel_recovered_repairs(&nodes);
             if self.may_repair() {
@@ -181,7 +203,7 @@ impl ControllerState {
         };
         for instance in world.instances.values().filter(|i| is_ours(i, world)) {
             let size = sizes.entry(pool_of(instance).to_owned()).or_default();
-            size.0 += 1;
+            size.all += 1;
             // An instance whose node was deleted counts as joined, since many deletions may have
             // one cause.
             let joined = self.node_health.joined.contains(&instance.id)
@@ -199,7 +221,9 @@ impl ControllerState {
                 broken |= joined && found.is_old(problem, counts_after(problem), now);
                 problems.insert(key, found);
             }
-            size.1 += usize::from(broken);
+            let is_replaced = self.is_replaced_by_repair(&instance.id);
+            size.broken += usize::from(broken && !is_replaced);
+            size.replaced += usize::from(broken && is_replaced);
         }
         self.node_health.problems = problems;
         sizes
@@ -230,14 +254,16 @@ impl ControllerState {
         let repair_after = self.revisions.settings().and_then(|settings| settings.repair_after);
         for ((id, problem), found) in self.node_health.problems.clone() {
             let pool = world.instances.get(&id).map(pool_of);
-            let (all, broken) = pool.and_then(|pool| sizes.get(pool)).copied().unwrap_or((1, 1));
-            // Many failures at once have a cause that a new instance does not fix.
-            let most = (all * BROKEN_PERCENT).div_ceil(100);
+            let size = pool.and_then(|pool| sizes.get(pool)).copied();
+            let size = size.unwrap_or(PoolSize { all: 1, broken: 1, replaced: 0 });
             let replaced = pool.and_then(|pool| replaced_by_pool.get(pool)).copied().unwrap_or(0);
             let few = match problem {
-                HealthProblem::Unready | HealthProblem::NodeDeleted => broken <= most,
+                HealthProblem::Unready | HealthProblem::NodeDeleted => size.broken <= size.most(),
                 // An instance that works in part is replaced only in full mode.
-                HealthProblem::Fault(_) => broken + replaced <= most && self.mode() == Mode::Full,
+                HealthProblem::Fault(_) => {
+                    size.broken + size.replaced + replaced <= size.most()
+                        && self.mode() == Mode::Full
+                }
             };
             if !found.joined && found.is_old(problem, READY_WITHIN, now) {
                 self.begin_repair(id, NEVER_READY);
@@ -254,6 +280,20 @@ impl ControllerState {
                 self.begin_repair(id, problem.reason());
             }
         }
+    }
+
+    /// Returns the pools whose broken instances are not replaced because there are too many.
+    fn withheld_repairs(&self, sizes: &PoolSizes) -> Vec<WithheldRepair> {
+        let repairs = self.revisions.settings().is_some_and(|all| all.repair_after.is_some());
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let many = sizes.iter().filter(|(_, size)| repairs && size.broken > size.most());
+        let withheld = many.map(|(pool, size)| WithheldRepair {
+            pool: pool.as_str().into(),
+            broken: number(size.broken),
+            nodes: number(size.all),
+            most: number(size.most()),
+        });
+        withheld.collect()
     }
 
     /// Records that an instance is replaced for a fault; returns whether it is recorded, now or
@@ -273,6 +313,15 @@ impl ControllerState {
             });
         }
         room
+    }
+
+    /// Returns true if an instance is interrupted by a repair and its pods are being evicted: its
+    /// replacement is there.
+    fn is_replaced_by_repair(&self, id: &InstanceId) -> bool {
+        self.interruptions.all.get(id).is_some_and(|interruption| {
+            is_repair(&interruption.record.why)
+                && interruption.phase() >= InterruptionPhase::Draining
+        })
     }
 
     fn may_repair(&self) -> bool {

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::planning_snapshot::UnobservedChanges;
 use super::retry::{ReadSchedule, backoff};
 use super::status::WorldStatus;
+use crate::apply::waits_for_node;
 use crate::model::desired::ControllerSettings;
 use crate::model::observed::{Completeness, Observed};
 use crate::model::saturating_time::later;
@@ -150,6 +151,10 @@ impl Observation {
     /// Records a complete observation.
     pub(super) fn accept(&mut self, observed: &Arc<Observed>, now: Timestamp) {
         self.reads.record_success(now);
+        // The burst ended by itself: its pods have nodes, or are deleted.
+        if self.burst.is_none() && !observed.pods.iter().any(|pod| waits_for_node(pod, observed)) {
+            self.reaction_started_at = None;
+        }
         self.unobserved.forget_expired(now);
         self.unobserved.note_recent_instances(self.latest.as_deref(), observed, now);
     }
@@ -177,5 +182,25 @@ impl Observation {
                 self.reads.schedule_retry(backoff(failures).min(refresh), now);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::controller::{at, world};
+    use crate::testing::world::pod;
+
+    #[test]
+    fn burst_that_ends_by_itself_has_no_reaction_time() {
+        let reaction_after = |world: Observed| {
+            let mut observation = Observation::new(at(0));
+            observation.note_pending_pod(at(0));
+            observation.burst = None;
+            observation.accept(&Arc::new(world), at(1));
+            observation.finish_reaction()
+        };
+        assert_eq!(reaction_after(world(1)), None, "the pods are gone");
+        assert_eq!(reaction_after(world(1).with_pods([pod("a")])), Some(at(0)));
     }
 }

@@ -99,8 +99,10 @@ fn offers_more(before: &Observed, was: &Node, is: &Node) -> bool {
     let instance = was.instance.as_ref().and_then(|id| before.instances.get(id));
     let ours = instance.is_some_and(|instance| instance.is_managed_by(&before.cluster.name));
     // A booting node of ours is planned as it will be: Ready, without startup taints, and with the
-    // labels and resources that its daemons report.
-    let is_booting = ours && before.taken_at <= later(was.created_at, READY_WITHIN);
+    // labels and resources that its daemons report. One that was Ready before is not.
+    let was_opened = || instance.is_some_and(|instance| was.was_opened(instance));
+    let has_failed = !was.ready && (was.was_ready || was_opened());
+    let is_booting = ours && !has_failed && before.taken_at <= later(was.created_at, READY_WITHIN);
     let has_grown = (is.ready && !was.ready)
         || was.taints.iter().any(|taint| !is.taints.contains(taint))
         || was.labels != is.labels

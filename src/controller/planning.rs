@@ -11,6 +11,7 @@ use super::counters::Counter;
 use super::event::{PlanScope, Ticket};
 use super::interruption::PlannedReplacements;
 use super::launches_ahead::LaunchesAhead;
+use super::persisted_state::READY_WITHIN;
 use super::reconcile::{instance_of, launched_rows, retired_rows};
 use super::state::ControllerState;
 use super::status::{Blocked, BlockedReason, Status, SupersededPlan};
@@ -128,6 +129,24 @@ pub(super) struct PlanningState {
     pub(super) inseparable: Option<Digest>,
     /// Since when the full plan is a mass removal that no commit explains.
     pub(super) unexplained_since: Option<Timestamp>,
+}
+
+/// Returns when the first instance of ours that is not Ready stops counting as starting. Plans place
+/// pods on it until then.
+pub(super) fn first_start_end(world: &Observed, now: Timestamp) -> Option<Timestamp> {
+    let nodes = world.nodes_by_instance();
+    let ours = world
+        .instances
+        .values()
+        .filter(|instance| instance.is_active() && instance.is_managed_by(&world.cluster.name));
+    let began_at = ours.filter_map(|instance| match nodes.get(&instance.id) {
+        None => Some(instance.launched_at),
+        Some(node) => (!node.ready || !node.taints.is_empty()).then_some(node.created_at),
+    });
+    // The last second still counts.
+    let ends =
+        began_at.map(|began| later(later(began, READY_WITHIN), SignedDuration::from_secs(1)));
+    ends.filter(|end| *end > now).min()
 }
 
 impl PlanningState {

@@ -21,7 +21,7 @@ use super::observation::BUSY_REFRESH;
 use super::observation_diff::is_same_world;
 use super::persisted_state::{LaunchDemand, launch_digests};
 use super::persistence::PERSISTED_BYTES_MAX;
-use super::planning::{LastPlanned, PlanningInput, PlanningPass, PlanningRun};
+use super::planning::{LastPlanned, PlanningInput, PlanningPass, PlanningRun, first_start_end};
 use super::state::{AHEAD_READ_INTERVAL, ControllerState};
 use super::status::{ApprovedBy, Blocked, BlockedReason, CompletedApply, ControllerAction};
 use super::{contingency, inflight_launches, planning_snapshot};
@@ -174,12 +174,13 @@ impl ControllerState {
         if !self.applies.is_empty() || pass == PlanningPass::AdditiveFirst {
             limits.changeable_nodes = Some(BTreeSet::new());
         }
+        let start_end = first_start_end(&seen, self.now).unwrap_or(Timestamp::MAX);
         self.planning.last = Some(LastPlanned {
             world: seen,
             commit: revision.commit.clone(),
             cluster_pools: revision.cluster_pools.clone(),
         });
-        self.planning.replan_at = later(self.now, REPLAN_INTERVAL);
+        self.planning.replan_at = later(self.now, REPLAN_INTERVAL).min(start_end);
         (self.planning.settled_version, self.planning.covered_version) = (None, None);
         self.planning.interruptions_version = self.interruptions.version();
         let input = PlanningInput { world, interrupted, launches_in_progress };
@@ -532,7 +533,9 @@ impl ControllerState {
     fn count_launches(&mut self, plan: &Plan) {
         let launches = u64::try_from(launched_rows(plan).count()).unwrap_or(u64::MAX);
         self.counters.add(Counter::LaunchesRequested, launches);
-        if let Some(since) = self.observation.finish_reaction().filter(|_| launches > 0) {
+        if launches > 0
+            && let Some(since) = self.observation.finish_reaction()
+        {
             self.time_since(Measurement::Reaction, since);
         }
     }

@@ -21,9 +21,10 @@ use super::planning_snapshot::forget_planned_pods;
 use super::revisions::Revisions;
 use super::timing::Timing;
 use super::{inflight_launches, status_snapshot};
-use crate::apply::AcceptedNominations;
 use crate::apply::ports::PortError;
+use crate::apply::{self, AcceptedNominations};
 use crate::model::desired::Mode;
+use crate::model::ids::PlanId;
 use crate::model::observed::{ClusterIdentity, Completeness, Observed};
 
 /// Minimum time between two reads of the branch that the cluster may be ahead of.
@@ -65,6 +66,8 @@ pub struct ControllerState {
     pub(super) counters: Counters,
     pub(super) timing: Timing,
     last_ticket: Ticket,
+    /// Step of an apply that the last event reported, with the plan.
+    pub(super) apply_step: Option<(PlanId, apply::Event)>,
     pub(super) wakes_at: Option<Timestamp>,
 }
 
@@ -85,6 +88,7 @@ pub fn step(
         persisted.expire_break_glass(now);
     }
     let scope = StepScope::for_event(&event);
+    state.apply_step = None;
     let mut effects = state.handle_event(event);
     state.advance(scope, &mut effects);
     (state, effects)
@@ -129,6 +133,7 @@ impl ControllerState {
             counters: Counters::default(),
             timing: Timing::default(),
             last_ticket: 0,
+            apply_step: None,
             wakes_at: None,
             start,
         }
@@ -143,6 +148,11 @@ impl ControllerState {
         self.opening.clear();
         (self.planning.replan_at, self.persistence.retry.at) = (now, now);
         self.competing_autoscalers.due = now;
+    }
+
+    /// Returns the step of an apply that the last event reported, with the plan.
+    pub fn apply_step(&self) -> Option<(&PlanId, &apply::Event)> {
+        self.apply_step.as_ref().map(|(plan, event)| (plan, event))
     }
 
     pub(super) fn next_ticket(&mut self) -> Ticket {

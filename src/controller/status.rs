@@ -7,6 +7,7 @@ pub use blocked::{Blocked, BlockedReason};
 pub use completed_apply::{ApprovedBy, CompletedApply, PlanTotals};
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -58,6 +59,9 @@ pub struct Status {
     pub in_progress: BTreeMap<PlanId, (Vec<Address>, Timestamp)>,
     /// Rows of the applies in progress that are finished.
     pub finished_changes: BTreeSet<Address>,
+    /// Approval of the current plan, while it is being applied.
+    #[serde(skip)]
+    pub current_approval: Option<ApprovedBy>,
     /// Applies in progress that are not the current plan, such as an additive plan.
     pub partial_applies: Vec<PartialApply>,
     /// Completed applies, newest first; at most [`Status::HISTORY_MAX`]. The controller lists its
@@ -72,6 +76,9 @@ pub struct Status {
     pub history_error: Option<String>,
     /// Instances that an external event terminates or is about to terminate.
     pub interrupted: Vec<InterruptionStatus>,
+    /// Pools whose broken instances are not replaced, because too many of the pool are broken.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub withheld_repairs: Vec<WithheldRepair>,
     /// Nodes that an abandoned drain left cordoned and that this process uncordoned, newest first;
     /// at most [`Status::UNCORDONED_MAX`].
     pub uncordoned: Vec<UncordonedNode>,
@@ -336,6 +343,30 @@ pub struct InterruptionStatus {
     /// Reason that blocks its replacement and may last. Its pods stay while the replacement is
     /// blocked, at most until shortly before the deadline.
     pub replacement_blocked: Option<Blocked>,
+}
+
+/// A pool whose broken instances are not replaced, because too many of the pool are broken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WithheldRepair {
+    /// The pool.
+    pub pool: PoolName,
+    /// Number of broken instances whose replacement is not there.
+    pub broken: u32,
+    /// Number of instances of the pool.
+    pub nodes: u32,
+    /// Largest number of broken instances with which one is replaced.
+    pub most: u32,
+}
+
+impl fmt::Display for WithheldRepair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pool, broken, nodes, most } = self;
+        write!(
+            f,
+            "no broken node of pool {pool} is replaced: {broken} of its {nodes} nodes are broken, and \
+             at most {most} may be"
+        )
+    }
 }
 
 /// Phase of an interruption.

@@ -4,8 +4,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::interruption::Interruption;
 use super::state::ControllerState;
-use super::status::{InterruptionPhase, PublishedPlan, SourceState, Status, WorldStatus};
-use crate::apply::is_pending;
+use super::status::{
+    ApprovedBy, InterruptionPhase, PublishedPlan, SourceState, Status, WorldStatus,
+};
+use crate::apply::waits_for_node;
 use crate::model::observed::{Instance, Observed};
 
 impl ControllerState {
@@ -79,12 +81,14 @@ impl ControllerState {
             }),
             in_progress: self.applies.changes_in_progress(),
             finished_changes: self.applies.finished_changes(),
+            current_approval: self.current_approval(),
             partial_applies: self.applies.partial_applies(self.planning.current_digest()),
             history: self.applies.history.clone(),
             hourly_costs: self.planning.costs.entries().to_vec(),
             superseded: self.planning.superseded.clone(),
             history_error: None,
             interrupted: self.interruption_statuses(),
+            withheld_repairs: self.node_health.withheld.clone(),
             uncordoned: self.interruptions.uncordons.done().to_vec(),
             unavailable_offerings: persisted
                 .map(|persisted| persisted.unavailable_offerings.exclusions(self.now))
@@ -104,6 +108,13 @@ impl ControllerState {
         }
     }
 
+    fn current_approval(&self) -> Option<ApprovedBy> {
+        let current = self.planning.current_digest()?;
+        let mut runs = self.applies.runs.values();
+        let run = runs.find(|run| run.plan.capacity.digest == *current)?;
+        Some(run.record.approved.clone())
+    }
+
     fn with_current_age(&self, mut summary: WorldStatus) -> WorldStatus {
         let age = self.now.duration_since(summary.taken_at);
         summary.pending_for = summary.pending_for.map(|waited| waited.saturating_add(age));
@@ -118,7 +129,7 @@ pub(super) fn summarize(world: &Observed) -> WorldStatus {
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let ours = |i: &&Instance| i.is_active() && i.is_managed_by(&world.cluster.name);
     let active = world.pods.iter().filter(|pod| pod.is_active());
-    let waiting = || world.pods.iter().filter(|pod| is_pending(pod));
+    let waiting = || world.pods.iter().filter(|pod| waits_for_node(pod, world));
     let first = waiting().map(|pod| pod.created_at).min();
     WorldStatus {
         taken_at: world.taken_at,

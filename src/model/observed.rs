@@ -312,6 +312,9 @@ pub struct Node {
     pub allocatable: Resources,
     /// True if the node is Ready.
     pub ready: bool,
+    /// True if the node is not Ready although it was before, or if its kubelet reports nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_ready: bool,
     /// Reported faults. A faulty node may still be Ready.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub faults: BTreeSet<NodeFault>,
@@ -338,6 +341,12 @@ impl Node {
     /// Returns true if the node keeps pods away until it is opened with the nodes of its batch.
     pub fn is_closed(&self) -> bool {
         self.taints.iter().any(|taint| taint.key.as_str() == OPENING_TAINT)
+    }
+
+    /// Returns true if the node of this instance was opened. Only Ready nodes are opened, and each
+    /// node that Fleetwright launches registers closed if its image uses our user data.
+    pub fn was_opened(&self, instance: &Instance) -> bool {
+        instance.tags.contains_key(tag::CHANGE) && !self.is_closed()
     }
 
     /// Returns true for a node managed by EKS Auto Mode.

@@ -488,6 +488,7 @@ fn add_launched_node(
         allocatable: (&after.allocatable).into(),
         ready: true,
         faults: [].into(),
+        was_ready: false,
         unschedulable: false,
         created_at: world.taken_at,
     };

@@ -11,11 +11,11 @@ use super::html::{attention, fleet, sections};
 use super::row::rows;
 use super::{amount, reason};
 use crate::model::desired::PoolLimits;
-use crate::model::ids::PoolName;
+use crate::model::ids::{Address, PoolName};
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
 use crate::plan::forecast::Forecast;
-use crate::plan::wire::{Change, ExplainRow, Summary};
+use crate::plan::wire::Summary;
 
 pub use super::html::{
     ChartMark, FILTERS, NodeAnnotation, NodeAnnotations, NodeMark, PageVerdict, SCRIPT, STYLE,
@@ -66,9 +66,9 @@ pub fn plan_sections(
     }
 }
 
-/// Returns the reason of a row, with its numbers, and when its drain ends by force.
-pub fn row_reason(explain: &ExplainRow, change: &Change) -> String {
-    reason::with_forced_end(reason::reason(&explain.reason), change)
+/// Returns the reason of each row, with its numbers, and when its drain ends by force.
+pub fn row_reasons(plan: &Plan) -> BTreeMap<&Address, String> {
+    rows(plan).iter().map(|row| (&row.resource.address, reason::row_reason(row))).collect()
 }
 
 /// Returns the changes of a plan in a few words.

@@ -78,12 +78,24 @@ pub(super) fn with_forced_end(because: String, change: &Change) -> String {
     format!("{because}; pods left {period:#} after the cordon are deleted")
 }
 
+/// Returns true for an instance that stays because its node has not joined, or was deleted.
+fn is_without_node(row: &PlanRow<'_>) -> bool {
+    let not_ready = Reason::Keep { because: KeepReason::Blocked { by: BlockReason::NotReady } };
+    let before = row.resource.change.before.as_ref();
+    row.explain.is_some_and(|explain| explain.reason == not_ready)
+        && before.is_some_and(|before| before.instance_id.is_some() && before.node.is_none())
+}
+
 fn shared_reason(row: &PlanRow<'_>) -> String {
     let Some(explain) = row.explain else { return String::new() };
     let Reason::Launch { because: LaunchReason::Consolidation { saves_hourly, moves } } =
         &explain.reason
     else {
-        return reason(&explain.reason);
+        return if is_without_node(row) {
+            "the instance has no node".to_owned()
+        } else {
+            reason(&explain.reason)
+        };
     };
     if row.added == 0 {
         return reason(&explain.reason);

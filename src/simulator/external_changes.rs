@@ -221,6 +221,7 @@ impl World {
         let mut state = self.state.borrow_mut();
         state.timers.retain(|timer| timer.due.booting_instance() != Some(id));
         if let Some(node) = state.node_mut(id) {
+            node.was_ready |= node.ready;
             node.ready = false;
         }
     }

@@ -79,6 +79,7 @@ impl WorldState {
             capacity,
             ready: true,
             faults: [].into(),
+            was_ready: false,
             unschedulable: false,
             created_at: self.now,
         };

@@ -172,6 +172,7 @@ impl WorldState {
         self.registrations.remove(id);
         self.timers.retain(|timer| timer.due.booting_instance() != Some(id));
         if let Some(node) = self.node_mut(id) {
+            node.was_ready |= node.ready;
             node.ready = false;
         }
         self.after(delay::TERMINATED, ScheduledEvent::Gone { instance: id.clone() });
@@ -220,6 +221,7 @@ impl WorldState {
             allocatable,
             ready: false,
             faults: [].into(),
+            was_ready: false,
             unschedulable: false,
             created_at: self.now,
         };
@@ -240,7 +242,7 @@ impl WorldState {
 
     pub(super) fn mark_node_ready(&mut self, id: &InstanceId) {
         if let Some(node) = self.node_mut(id) {
-            node.ready = true;
+            (node.ready, node.was_ready) = (true, false);
             self.wake_scheduler();
         }
     }

@@ -16,7 +16,7 @@ use super::offer::{Offer, Offers, runs_daemon};
 use super::reported_resources::MORE_PERCENT;
 use crate::catalog::{Catalog, Overlays};
 use crate::demand::{PodShape, ShapeContext, live_requests, pod_shape};
-use crate::model::desired::{Desired, Pool};
+use crate::model::desired::{AmiFamily, Desired, Pool};
 use crate::model::ids::{
     Labels, Namespace, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind,
 };
@@ -223,7 +223,8 @@ impl ExistingNodeBuilder<'_> {
             node.taints.iter().cloned().partition(|taint| starts(taint) || manual.contains(taint));
         let priced = instance.map(|i| self.node_price(i, &node.labels)).unwrap_or_default();
         let static_pods = self.static_pods.get(&node.name).cloned().unwrap_or_default();
-        let is_young = self.is_starting(node.created_at);
+        let is_young = self.is_starting(node.created_at)
+            && !self.was_ready_before(node, instance, pool.as_ref());
         let (capacity, mut usable) = self.counted_amounts(node, instance, pool.as_ref());
         if let Some(instance) = ours.filter(|_| is_young || self.runs_unreported_devices(node)) {
             self.add_expected_devices(&mut usable, node, instance, pool.as_ref());
@@ -348,6 +349,23 @@ impl ExistingNodeBuilder<'_> {
         for (name, amount) in expected.allocatable.extended {
             usable.extended.entry(name).or_insert(amount);
         }
+    }
+
+    /// Returns true if a node is not Ready although it was before. It does not become Ready as a
+    /// node that starts does.
+    fn was_ready_before(
+        &self,
+        node: &Node,
+        instance: Option<&Instance>,
+        pool: Option<&PoolName>,
+    ) -> bool {
+        let desired = self.input.desired;
+        let class = pool.and_then(|name| desired.pools.get(name)?.node_class.as_ref());
+        let class = class.and_then(|name| desired.node_classes.get(name));
+        // The user data of an image of the user's own may register the node open.
+        let registers_closed = class.is_some_and(|class| class.ami_family != AmiFamily::Custom);
+        let was_opened = || instance.is_some_and(|instance| node.was_opened(instance));
+        !node.ready && (node.was_ready || registers_closed && was_opened())
     }
 
     /// Returns true if an instance launched at `began` may still become Ready.

@@ -86,6 +86,7 @@ pub(crate) fn node(name: &str) -> Node {
         allocatable: Resources::default(),
         ready: true,
         faults: [].into(),
+        was_ready: false,
         unschedulable: false,
         created_at: Timestamp::UNIX_EPOCH,
     }

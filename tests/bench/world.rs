@@ -74,6 +74,7 @@ pub(crate) fn add_node(
         allocatable: amounts.allocatable,
         ready: true,
         faults: [].into(),
+        was_ready: false,
         unschedulable: false,
         created_at,
     };
@@ -188,6 +189,7 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
         allocatable: resources(&state.allocatable),
         ready: true,
         faults: [].into(),
+        was_ready: false,
         unschedulable: false,
         created_at: world.taken_at,
     };

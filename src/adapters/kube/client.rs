@@ -17,6 +17,9 @@ const READ_TIMEOUT: Duration = Duration::from_mins(1);
 /// Timeout of a write. It is shorter than the margin at which a lease counts as lost.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Name of this program in the audit log of the API server.
+const USER_AGENT: &str = concat!("fleetwright/", env!("CARGO_PKG_VERSION"));
+
 /// A connection to a cluster.
 #[derive(Clone)]
 pub struct Kubernetes {
@@ -93,6 +96,9 @@ impl Kubernetes {
     /// # Errors
     /// Returns an error if the configuration is unusable.
     pub fn with_timeout(mut config: Config, timeout: Duration) -> Result<Self, ConnectError> {
+        if let (Ok(name), Ok(agent)) = ("user-agent".parse(), USER_AGENT.parse()) {
+            config.headers.push((name, agent));
+        }
         config.read_timeout = Some(timeout);
         config.write_timeout = Some(timeout);
         let mut writes = config.clone();

@@ -1,7 +1,7 @@
 //! Kubernetes events about nodes and plans, as `kubectl describe` shows them.
 
 use ::kube::Error;
-use ::kube::api::{Api, ObjectMeta, PostParams};
+use ::kube::api::{Api, ApiResource, DynamicObject, ObjectMeta, PostParams};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -18,6 +18,10 @@ const NAMESPACE: &str = "default";
 
 /// Maximum length of a message. Source: `pkg/apis/core/validation/events.go`.
 const MESSAGE_MAX: usize = 1024;
+
+/// Type of plan objects.
+const PLAN_API_VERSION: &str = "fleetwright.dev/v1alpha1";
+const PLAN_KIND: &str = "CapacityPlan";
 
 /// The subject of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,9 +61,30 @@ impl Kubernetes {
     /// Returns an error if it cannot be written. Nothing depends on the event.
     pub async fn record_event(&self, event: &KubernetesEvent) -> Result<(), PortError> {
         let events: Api<Event> = Api::namespaced(self.writer.clone(), NAMESPACE);
+        let mut event_object = api_event(event);
+        if let EventSubject::Plan(name) = &event.subject {
+            event_object.involved_object.uid = self.plan_uid(name).await?;
+        }
         let written: Result<Event, Error> =
-            events.create(&PostParams::default(), &api_event(event)).await;
+            events.create(&PostParams::default(), &event_object).await;
         written.map(|_| ()).map_err(|error| port_error("record event", &error))
+    }
+}
+
+impl Kubernetes {
+    /// Returns the UID of a plan object, if it exists. `kubectl describe` searches for it.
+    async fn plan_uid(&self, name: &str) -> Result<Option<String>, PortError> {
+        let resource = ApiResource {
+            group: "fleetwright.dev".to_owned(),
+            version: "v1alpha1".to_owned(),
+            api_version: PLAN_API_VERSION.to_owned(),
+            kind: PLAN_KIND.to_owned(),
+            plural: "capacityplans".to_owned(),
+        };
+        let plans: Api<DynamicObject> = Api::all_with(self.writer.clone(), &resource);
+        let found = plans.get_metadata_opt(name).await;
+        let found = found.map_err(|error| port_error("read plan", &error))?;
+        Ok(found.and_then(|plan| plan.metadata.uid))
     }
 }
 
@@ -87,7 +112,7 @@ fn api_event(event: &KubernetesEvent) -> Event {
 fn object_reference(subject: &EventSubject) -> ObjectReference {
     let (api_version, kind) = match subject {
         EventSubject::Node(_) => ("v1", "Node"),
-        EventSubject::Plan(_) => ("fleetwright.dev/v1alpha1", "CapacityPlan"),
+        EventSubject::Plan(_) => (PLAN_API_VERSION, PLAN_KIND),
     };
     ObjectReference {
         api_version: Some(api_version.to_owned()),

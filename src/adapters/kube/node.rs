@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Node as ApiNode, Taint as ApiTaint};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node as ApiNode, NodeCondition, Taint as ApiTaint};
 use k8s_openapi::api::storage::v1::CSINode;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde::Deserialize;
@@ -12,6 +13,7 @@ use crate::demand::to_resources;
 use crate::model::ids::{InstanceId, NodeName};
 use crate::model::observed::{Node, NodeFault};
 use crate::model::pod::{ResourceList, Taint, TaintEffect};
+use crate::model::saturating_time::later;
 use crate::model::storage::AttachLimits;
 use crate::model::units::Quantity;
 
@@ -20,11 +22,15 @@ const ANNOTATION_DOMAINS: [&str; 3] =
     ["karpenter.sh/", "cluster-autoscaler.kubernetes.io/", "fleetwright.dev/"];
 
 /// Taints that repeat `unschedulable` and the condition `Ready`.
-const MIRROR_TAINTS: [&str; 3] = [
-    "node.kubernetes.io/unschedulable",
-    "node.kubernetes.io/not-ready",
-    "node.kubernetes.io/unreachable",
-];
+const MIRROR_TAINTS: [&str; 3] =
+    ["node.kubernetes.io/unschedulable", "node.kubernetes.io/not-ready", UNREACHABLE];
+
+/// Taint of a node whose kubelet reports nothing.
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+
+/// Longest time from the creation of a node to the first report of its kubelet. The clocks of the
+/// two may differ by some seconds.
+const FIRST_REPORT_MAX: SignedDuration = SignedDuration::from_mins(1);
 
 /// Parses a node, and returns the reasons for parts that could not be parsed.
 ///
@@ -40,7 +46,9 @@ pub(super) fn parse_node(object: &Json) -> Result<(Node, Vec<String>), String> {
     let annotations = meta.annotations.unwrap_or_default();
     let counts = |key: &str| ANNOTATION_DOMAINS.iter().any(|domain| key.starts_with(domain));
     let mut unread = Vec::new();
-    let (taints, unknown) = parse_taints(&spec.taints.unwrap_or_default());
+    let found = spec.taints.unwrap_or_default();
+    let is_unreachable = found.iter().any(|taint| taint.key == UNREACHABLE);
+    let (taints, unknown) = parse_taints(&found);
     unread.extend(unknown.iter().map(|what| wrong(what)));
     let mut read = |amounts: Option<BTreeMap<String, ApiQuantity>>| {
         let (amounts, unknown) = parse_known_amounts(amounts.unwrap_or_default());
@@ -48,6 +56,7 @@ pub(super) fn parse_node(object: &Json) -> Result<(Node, Vec<String>), String> {
         to_resources(&amounts)
     };
     let (capacity, allocatable) = (read(status.capacity), read(status.allocatable));
+    let created_at = meta.creation_timestamp.ok_or_else(|| wrong("no time of creation"))?.0;
     let node = Node {
         uid: meta.uid.ok_or_else(|| wrong("no UID"))?.into(),
         instance: spec.provider_id.as_deref().and_then(instance_from_provider_id),
@@ -62,6 +71,7 @@ pub(super) fn parse_node(object: &Json) -> Result<(Node, Vec<String>), String> {
         capacity,
         allocatable,
         ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
+        was_ready: was_ready(&conditions, is_unreachable, created_at),
         faults: NodeFault::ALL
             .into_iter()
             .filter(|fault| {
@@ -69,10 +79,25 @@ pub(super) fn parse_node(object: &Json) -> Result<(Node, Vec<String>), String> {
             })
             .collect(),
         unschedulable: spec.unschedulable.unwrap_or(false),
-        created_at: meta.creation_timestamp.ok_or_else(|| wrong("no time of creation"))?.0,
+        created_at,
         name: name.as_str().into(),
     };
     Ok((node, unread))
+}
+
+/// Returns true if a node is not Ready although it was before, or if its kubelet reports nothing. The
+/// condition of a node that starts has not changed since its creation.
+fn was_ready(conditions: &[NodeCondition], is_unreachable: bool, created_at: Timestamp) -> bool {
+    let Some(ready) = conditions.iter().find(|condition| condition.type_ == "Ready") else {
+        return is_unreachable;
+    };
+    let changed_at = ready.last_transition_time.as_ref().map(|at| at.0);
+    let has_changed = changed_at.is_some_and(|at| at > later(created_at, FIRST_REPORT_MAX));
+    match ready.status.as_str() {
+        "True" => false,
+        "Unknown" => true,
+        _ => is_unreachable || has_changed,
+    }
 }
 
 /// Parses the taints that mirror nothing, and returns the reasons for those with an unknown effect.
@@ -233,5 +258,26 @@ mod tests {
             let expected = expected.map(InstanceId::from);
             assert_eq!(instance_from_provider_id(provider_id), expected, "{provider_id}");
         }
+    }
+
+    #[test]
+    fn node_was_ready_if_its_condition_changed_after_its_start() {
+        let parse = |status: &str, changed_at: &str, taint: &str| {
+            let object = serde_json::json!({
+                "metadata": { "name": "n", "uid": "u", "creationTimestamp": "2026-09-01T10:00:00Z" },
+                "spec": { "taints": [{ "key": taint, "effect": "NoExecute" }] },
+                "status": { "conditions": [
+                    { "type": "Ready", "status": status, "lastTransitionTime": changed_at }
+                ] }
+            });
+            parse_node(&object).expect("a node").0.was_ready
+        };
+        let (start, later) = ("2026-09-01T10:00:20Z", "2026-09-01T10:05:00Z");
+        let not_ready = "node.kubernetes.io/not-ready";
+        assert!(!parse("False", start, not_ready), "it starts");
+        assert!(!parse("True", later, not_ready), "it is Ready");
+        assert!(parse("False", later, not_ready), "it was Ready before");
+        assert!(parse("Unknown", start, not_ready), "its kubelet reports nothing");
+        assert!(parse("False", start, "node.kubernetes.io/unreachable"));
     }
 }

@@ -207,6 +207,9 @@ impl<'o> LiveNode<'o> {
 
     /// Returns the state of a node that is not ready: it starts, or it has failed.
     fn unready_state(&self, at: Timestamp) -> TopState {
+        if self.node.is_some_and(|node| node.was_ready) {
+            return TopState::NotReady;
+        }
         let pending = self.instance.is_some_and(|one| one.state == InstanceState::Pending);
         let since = self.node.map(|node| node.created_at);
         let since = since.or(self.instance.map(|instance| instance.launched_at));

@@ -529,6 +529,34 @@ fn launch_waits_for_pods_that_only_the_repository_has() {
 }
 
 #[test]
+fn group_that_adds_nodes_for_missing_pods_waits_for_them() {
+    let decision = |moved: u32, launches: bool| {
+        let mut given = GateScenario::new();
+        for row in &mut given.plan.capacity.demand {
+            row.decided_by = Decider::Git;
+        }
+        // `web 9` and `web 10` take the pods of `web 2` and further pods.
+        for row in &mut given.plan.capacity.explain {
+            let joins = ["web 2", "web 9"].contains(&short_name(&row.address).as_str())
+                || launches && short_name(&row.address) == "web 10";
+            row.group = joins.then(|| "consolidation-9".into()).or(row.group.take());
+            if short_name(&row.address) == "web 2" {
+                row.pods_before.extend([("web/Deployment/api".into(), moved)]);
+            }
+        }
+        let (plan, observed) = (given.plan.clone(), given.observed.clone());
+        given.launches_ahead = LaunchesAhead::default();
+        given.launches_ahead.update(&plan, "a", true, &observed);
+        let all = evaluate_gates(&given.plan, &given.context(), now());
+        let found = all.into_iter().find(|(address, _)| short_name(address) == "web 9");
+        found.expect("a row").1 == GateDecision::Block(BlockedReason::PodsMissing)
+    };
+    assert!(decision(6, true), "6 of 12 pods are missing");
+    assert!(!decision(12, true), "all pods run on the removed node");
+    assert!(!decision(6, false), "one node replaces another one");
+}
+
+#[test]
 fn blocked_launch_blocks_dependent_removals() {
     let quarantined = |moves: bool| {
         GateScenario::with(|given| {

@@ -130,6 +130,8 @@ pub(super) enum NodeSighting {
     NeverJoined,
     /// It no longer shows the node, which one observation cannot refute at once.
     Lost,
+    /// It does not show the node, which earlier observations showed to be deleted.
+    Deleted,
 }
 
 /// An instance as the last observation shows it.
@@ -219,6 +221,11 @@ impl Interruption {
     fn advance(&mut self, progress: Progress, now: Timestamp) {
         self.progress = progress;
         (self.attempts, self.retry_at) = (0, now);
+    }
+
+    #[cfg(test)]
+    pub(in crate::controller) fn start_drain(&mut self, now: Timestamp) {
+        self.advance(Progress::Draining(Drain { since: now, empty_since: None }), now);
     }
 
     /// Records that the node is cordoned, or that none joined.
@@ -412,7 +419,7 @@ impl Interruption {
         self.unschedulable |= is_observation_trusted
             && match sighting {
                 NodeSighting::Present => true,
-                NodeSighting::NeverJoined => is_observation_newer,
+                NodeSighting::NeverJoined | NodeSighting::Deleted => is_observation_newer,
                 NodeSighting::Lost => false,
             };
         let of_drain = |node: &&Node| node.cordon_reason() == Some(CordonReason::Drain);

@@ -240,3 +240,34 @@ fn repair_counts_as_removal_and_interruption_does_not() {
         assert_eq!(state.removals.len(), counts, "{why}");
     }
 }
+
+#[test]
+fn replaced_instances_do_not_withhold_repairs_and_withheld_repairs_are_reported() {
+    let mut harness = ControllerHarness::leading();
+    let half_an_hour = Some(SignedDuration::from_mins(30));
+    harness.edit_revision(|revision| revision.controller.repair_after = half_an_hour);
+    let observe = |harness: &mut ControllerHarness, minutes: i64| {
+        let mut seen = world(2 + minutes * 60);
+        for node in seen.nodes.values_mut().filter(|node| node.name.as_str() != "node-of-i-9") {
+            node.ready = minutes == 0;
+        }
+        harness.observe(2 + minutes * 60, seen);
+        let status = harness.state().status();
+        status.withheld_repairs.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(observe(&mut harness, 0), [""; 0]);
+    let withheld = (1..=31).map(|minutes| observe(&mut harness, minutes)).last();
+    let says =
+        "no broken node of pool web is replaced: 2 of its 2 nodes are broken, and at most 1 may be";
+    assert_eq!(withheld, Some(vec![says.to_owned()]));
+    // The replacement of one is there, and its pods are being evicted.
+    let why = NOT_READY.to_owned();
+    let (instance, since) = (InstanceId::from("i-1"), harness.state().now);
+    let record = InterruptionRecord { instance, why, since, deadline: None, member: false };
+    harness.modify(|state| {
+        state.begin_interruption(record, 0);
+        state.interruptions.all.get_mut("i-1").expect("it").start_drain(since);
+    });
+    assert_eq!(observe(&mut harness, 32), [""; 0]);
+    assert!(harness.state().interruptions.all.contains_key("i-2"));
+}

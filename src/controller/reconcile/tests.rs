@@ -7,7 +7,7 @@ use super::*;
 use crate::controller::{Event, Signal};
 use crate::model::observed::{CORDONED_ANNOTATION, Observed, Pod};
 use crate::plan::wire::WaveStep;
-use crate::testing::controller::{ControllerHarness, world};
+use crate::testing::controller::{ControllerHarness, at, world};
 use crate::testing::sample_plan;
 use crate::testing::world::pod;
 
@@ -167,4 +167,14 @@ fn steady_pod_arrivals_delay_full_plan_only_for_a_time() {
     harness.finish_planning(100, plan_keeping_all());
     harness.observe(101, world_with_pending(101, &["another"]));
     assert_eq!(planning_in_progress(&harness), ADDITIVE);
+}
+
+#[test]
+fn plan_is_made_anew_once_a_node_stops_counting_as_starting() {
+    let mut seen = world(60);
+    assert_eq!(first_start_end(&seen, at(60)), None, "all nodes are Ready");
+    let node = seen.nodes.values_mut().next().expect("a node");
+    (node.ready, node.created_at) = (false, at(0));
+    assert_eq!(first_start_end(&seen, at(60)), Some(at(15 * 60 + 1)));
+    assert_eq!(first_start_end(&seen, at(16 * 60)), None, "it is not starting");
 }

@@ -97,6 +97,8 @@ reasons! {
         Progressing;
         /// Recent launches of the pool did not help, and it launches nothing for a while.
         Quarantined;
+        /// Too many nodes of the pool are broken, so none of them is replaced.
+        RepairWithheld;
     }
 }
 
@@ -124,6 +126,8 @@ pub(super) enum ProgressState {
     Progressing,
     /// Blocked until an event or a time.
     Waiting,
+    /// Suspended by an operator until a time.
+    Paused,
     /// Blocked until an operator acts.
     Suspended,
     /// Failed, and tried once more without an operator.
@@ -143,9 +147,10 @@ impl ProgressState {
     /// Returns the health status as Argo CD spells it.
     pub(super) fn argo_health(self) -> &'static str {
         match self {
-            Self::Synced => "Healthy",
+            // Nothing is left to do for a superseded plan.
+            Self::Synced | Self::Superseded => "Healthy",
             Self::Progressing | Self::Waiting => "Progressing",
-            Self::Suspended | Self::Superseded => "Suspended",
+            Self::Paused | Self::Suspended => "Suspended",
             Self::Retrying | Self::Degraded => "Degraded",
         }
     }
@@ -165,7 +170,10 @@ impl Progress {
         match self.state {
             // A superseded plan is not pursued.
             ProgressState::Synced | ProgressState::Superseded => {}
-            ProgressState::Progressing | ProgressState::Waiting | ProgressState::Retrying => {
+            ProgressState::Progressing
+            | ProgressState::Waiting
+            | ProgressState::Paused
+            | ProgressState::Retrying => {
                 conditions.push(condition("Reconciling", true));
             }
             ProgressState::Suspended | ProgressState::Degraded => {
@@ -174,6 +182,12 @@ impl Progress {
         }
         conditions
     }
+}
+
+/// Returns the state of a change that is blocked for this reason until an event or a time.
+pub(super) fn waiting_state(why: &BlockedReason) -> ProgressState {
+    let is_suspended = matches!(why, BlockedReason::Suspended { .. });
+    if is_suspended { ProgressState::Paused } else { ProgressState::Waiting }
 }
 
 /// Returns the reason in CamelCase, such as `NotApproved`.

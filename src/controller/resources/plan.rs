@@ -11,18 +11,21 @@ use schema::{
     UnschedulableSpec,
 };
 
-use super::condition::{ConditionReason, Progress, ProgressState, condition_reason};
+use super::condition::{ConditionReason, Progress, ProgressState, condition_reason, waiting_state};
 use super::{LISTED_ROWS_MAX, ObjectKind, StatusObject, truncate_text};
 use crate::apply::{ApplyStatus, ChangeOutcome, LaunchedOffering};
 use crate::controller::{
     ApprovedBy, Blocked, BlockedReason, CompletedApply, PartialApply, PlanTotals, PublishedPlan,
     Status, SupersededPlan, labels,
 };
+use crate::model::code::Code;
 use crate::model::ids::{Address, Digest};
 use crate::model::plural::count;
 use crate::plan::Plan;
-use crate::plan::wire::{Action, ExplainRow, NodeTotals, PodTotals, ResourceChange, workload_key};
-use crate::render::html_fragments::row_reason;
+use crate::plan::wire::{
+    Action, NodeTotals, PodTotals, ResourceChange, UnschedulableRow, workload_key,
+};
+use crate::render::html_fragments::row_reasons;
 
 /// Digits of the digest in the object name.
 const NAME_DIGITS: usize = 16;
@@ -116,12 +119,11 @@ pub fn plan_name(digest: &str) -> String {
 
 fn plan_spec(plan: &Plan) -> PlanSpec {
     let capacity = &plan.capacity;
-    let explain: BTreeMap<&Address, &ExplainRow> =
-        capacity.explain.iter().map(|row| (&row.address, row)).collect();
+    let reasons = row_reasons(plan);
     let mut rows: Vec<&ResourceChange> =
         plan.resource_changes.iter().filter(|r| is_change(r)).collect();
     rows.sort_by_key(|row| (!row.change.actions.contains(&Action::Delete), &row.address));
-    let row = |row: &&ResourceChange| row_spec(row, explain.get(&row.address).copied());
+    let row = |row: &&ResourceChange| row_spec(row, reasons.get(&row.address));
     let listed: Vec<RowSpec> = rows.iter().take(LISTED_ROWS_MAX).map(row).collect();
     let without = &capacity.unschedulable;
     PlanSpec {
@@ -198,7 +200,7 @@ fn is_change(row: &ResourceChange) -> bool {
     row.change.actions.iter().any(|action| *action != Action::NoOp)
 }
 
-fn row_spec(row: &ResourceChange, explain: Option<&ExplainRow>) -> RowSpec {
+fn row_spec(row: &ResourceChange, reason: Option<&String>) -> RowSpec {
     let change = &row.change;
     let state = change.after.as_ref().or(change.before.as_ref());
     let word = |action: &Action| match action {
@@ -214,9 +216,7 @@ fn row_spec(row: &ResourceChange, explain: Option<&ExplainRow>) -> RowSpec {
         instance_type: state.and_then(|s| s.instance_type.as_ref()).map(ToString::to_string),
         zone: state.and_then(|s| s.zone.as_ref()).map(ToString::to_string),
         node: node.map(ToString::to_string),
-        reason: explain
-            .map(|explain| truncate_text(&row_reason(explain, change)))
-            .unwrap_or_default(),
+        reason: reason.map(|reason| truncate_text(reason)).unwrap_or_default(),
     }
 }
 
@@ -235,12 +235,13 @@ fn current_status(status: &Status, current: &PublishedPlan) -> PlanStatus {
     let (outcomes, omitted) = apply.map(|apply| outcome_statuses(apply)).unwrap_or_default();
     let applying = status.in_progress.get(&current.plan.capacity.plan_id);
     let ended = apply.filter(|_| applying.is_none());
+    let earlier = apply.map(|apply| &apply.approved);
     PlanStatus {
         current: true,
         blocked: blocked_statuses(&current.blocked),
         outcomes,
         outcomes_omitted: omitted,
-        approved_by: apply.map(|apply| approval_text(&apply.approved)),
+        approved_by: status.current_approval.as_ref().or(earlier).map(approval_text),
         started_at: applying.map(|(_, since)| *since).or(apply.map(|apply| apply.started_at)),
         finished_at: ended.map(|apply| apply.ended_at),
         verdict: ended.map(|apply| verdict_text(apply)),
@@ -273,7 +274,13 @@ fn current_progress(status: &Status, current: &PublishedPlan) -> Progress {
     let rows: Vec<&Address> =
         plan.resource_changes.iter().filter(|r| is_change(r)).map(|row| &row.address).collect();
     if rows.is_empty() {
-        return match plan.capacity.pods.unschedulable {
+        let gated = gated_pods(plan);
+        return match plan.capacity.pods.unschedulable.saturating_sub(gated) {
+            0 if gated > 0 => of(
+                ProgressState::Synced,
+                ConditionReason::NothingToDo,
+                format!("nothing to change; scheduling gates hold {}", count(gated, "pod")),
+            ),
             0 => of(
                 ProgressState::Synced,
                 ConditionReason::NothingToDo,
@@ -313,12 +320,21 @@ fn current_progress(status: &Status, current: &PublishedPlan) -> Progress {
             blocked_as(ProgressState::Suspended, condition_reason(&by.reason), by.message.clone())
         }
         (None, Some(by)) => {
-            blocked_as(ProgressState::Waiting, condition_reason(&by.reason), by.message.clone())
+            blocked_as(waiting_state(&by.reason), condition_reason(&by.reason), by.message.clone())
         }
         (None, None) => {
             of(ProgressState::Progressing, ConditionReason::Pending, "changes are next".to_owned())
         }
     }
+}
+
+/// Returns the number of pods that wait for their scheduling gates. They need no node yet.
+fn gated_pods(plan: &Plan) -> u32 {
+    let is_gated = |row: &&UnschedulableRow| {
+        !row.reasons.is_empty()
+            && row.reasons.iter().all(|found| found.reason == Code::Gated.as_str())
+    };
+    plan.capacity.unschedulable.iter().filter(is_gated).map(|row| row.pods).sum()
 }
 
 fn blocked_statuses(all: &BTreeMap<Address, Blocked>) -> Vec<BlockedStatus> {
@@ -350,6 +366,9 @@ pub(super) const BY_CONTINGENCY: &str = "contingency of ";
 const UNKNOWN: &str = "unknown";
 /// Verdict of an apply that was refused before its first change.
 const REFUSED: &str = "refused";
+/// Message of an apply whose process ended first. What it did is unknown.
+const PROCESS_ENDED: &str =
+    "the applying process ended before the apply; later plans cover its remaining changes";
 /// Key of the outcomes that an object does not list.
 pub(super) const OMITTED: &str = "not listed";
 
@@ -405,7 +424,11 @@ fn completed_status(apply: &CompletedApply) -> PlanStatus {
             (ProgressState::Degraded, ConditionReason::PartlyApplied, outcome_summary(apply))
         }
         (Some(ApplyStatus::Interrupted), _) => {
-            (ProgressState::Degraded, ConditionReason::Interrupted, outcome_summary(apply))
+            let message = match outcome_summary(apply) {
+                nothing if nothing.is_empty() => PROCESS_ENDED.to_owned(),
+                outcomes => outcomes,
+            };
+            (ProgressState::Degraded, ConditionReason::Interrupted, message)
         }
         (None, why) => {
             (ProgressState::Degraded, ConditionReason::Refused, why.clone().unwrap_or_default())

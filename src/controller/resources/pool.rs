@@ -6,7 +6,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::condition::{Condition, ConditionReason, Progress, ProgressState, condition_reason};
+use super::condition::{
+    Condition, ConditionReason, Progress, ProgressState, condition_reason, waiting_state,
+};
 use super::{ObjectKind, StatusObject, truncate_text};
 use crate::controller::{Blocked, PublishedPlan, Status};
 use crate::model::plural::count;
@@ -111,6 +113,11 @@ fn pool_progress(
         let message = format!("{why}; the pool launches nothing until {until}");
         return of(ProgressState::Retrying, ConditionReason::Quarantined.into(), message);
     }
+    if let Some(withheld) = status.withheld_repairs.iter().find(|one| one.pool.as_str() == row.name)
+    {
+        let reason = ConditionReason::RepairWithheld.into();
+        return of(ProgressState::Degraded, reason, withheld.to_string());
+    }
     if changes == 0 {
         let message = "the nodes match the repository".to_owned();
         return of(ProgressState::Synced, ConditionReason::NothingToDo.into(), message);
@@ -121,8 +128,11 @@ fn pool_progress(
         return of(ProgressState::Progressing, ConditionReason::Progressing.into(), message);
     }
     let by_hand = blocked.values().find(|by| by.reason.needs_operator());
-    let state = if by_hand.is_some() { ProgressState::Suspended } else { ProgressState::Waiting };
     let first = by_hand.or(blocked.values().next()).expect("every change is blocked");
+    let state = match by_hand {
+        Some(_) => ProgressState::Suspended,
+        None => waiting_state(&first.reason),
+    };
     of(state, condition_reason(&first.reason), first.message.clone())
 }
 

@@ -149,10 +149,9 @@ pub fn parse_recorded_plan(spec: Option<&Json>, status: &Json) -> Result<Recorde
 /// Sets the outcome of the apply.
 fn set_outcome(apply: &mut CompletedApply, status: WireStatus) -> Result<(), String> {
     let WireStatus { conditions, outcomes, outcomes_omitted, finished_at, verdict, .. } = status;
+    // The process ended before the apply.
     if finished_at.is_none() {
-        let why =
-            "the applying process ended before the apply; later plans cover its remaining changes";
-        apply.refused = Some(why.to_owned());
+        apply.receipt = Some(receipt(apply, Vec::new(), ApplyStatus::Interrupted));
         return Ok(());
     }
     let found = |word: &str| conditions.iter().find(|condition| condition.reason == word);
@@ -177,15 +176,19 @@ fn set_outcome(apply: &mut CompletedApply, status: WireStatus) -> Result<(), Str
     if outcomes_omitted > 0 {
         apply.outcomes.insert(OMITTED.to_owned(), outcomes_omitted);
     }
-    apply.receipt = Some(Receipt {
+    apply.receipt = Some(receipt(apply, outcomes, verdict));
+    Ok(())
+}
+
+fn receipt(apply: &CompletedApply, outcomes: Vec<ChangeOutcome>, verdict: ApplyStatus) -> Receipt {
+    Receipt {
         plan_id: apply.plan_id.clone(),
         digest: apply.digest.clone(),
         outcomes,
         started_at: apply.started_at,
         finished_at: apply.ended_at,
         verdict,
-    });
-    Ok(())
+    }
 }
 
 fn change_outcome(row: WireOutcome) -> Result<ChangeOutcome, String> {

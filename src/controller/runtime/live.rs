@@ -318,6 +318,9 @@ impl<P: StatusPage> Observers<'_, P> {
     /// Publishes the result of a step, unless a later step publishes it soon enough.
     fn publish(&mut self, state: &ControllerState, effects: &[Effect]) {
         let Self { logger, output, throttle, status_page, aws } = self;
+        if let Some((plan, step)) = state.apply_step() {
+            output.note_apply_step(plan, step);
+        }
         if !throttle.is_due(state.has_urgent_launches()) && !StatusOutput::has_events(effects) {
             return;
         }

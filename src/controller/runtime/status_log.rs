@@ -112,6 +112,7 @@ impl<'r> StatusLogger<'r> {
             }
         }
         self.log_incidents(now, status);
+        self.log_withheld_repairs(now, status);
         self.log_uncordoned(now, status);
         self.log_completed_applies(now, status);
     }
@@ -229,6 +230,14 @@ impl<'r> StatusLogger<'r> {
                 .with_field("reason", &breaker.why);
             self.log_if_changed(now, &breaker.name, Some(entry.warning()));
         }
+    }
+
+    /// Logs pools whose broken nodes are not replaced.
+    fn log_withheld_repairs(&mut self, now: Timestamp, status: &Status) {
+        let all = status.withheld_repairs.iter().map(ToString::to_string);
+        let text = all.collect::<Vec<_>>().join("; ");
+        let entry = LogEntry::new("repair_withheld", "repair withheld", text);
+        self.log_if_changed(now, "repair_withheld", Some(entry.warning()));
     }
 
     /// Logs nodes that were uncordoned since the last call.

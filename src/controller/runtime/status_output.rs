@@ -13,12 +13,13 @@ use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::adapters::kube::{EventSubject, Kubernetes, KubernetesEvent};
+use crate::adapters::kube::{EventSubject, Kubernetes, KubernetesEvent, apply_event};
+use crate::apply::{self, ApplyStatus};
 use crate::controller::resources::plan_name;
 use crate::controller::status_writer::{self, RecoveredHistory, WriterState};
 use crate::controller::{CompletedApply, Effect, Status, Suspension};
 use crate::model::event_reason::EventReason;
-use crate::model::ids::InstanceId;
+use crate::model::ids::{InstanceId, PlanId};
 
 /// Time between two writes: objects change in bursts.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
@@ -54,6 +55,13 @@ impl StatusOutput {
         effects
             .iter()
             .any(|effect| matches!(effect, Effect::Cordon { .. } | Effect::Uncordon { .. }))
+    }
+
+    /// Adds the event for a step of an apply, if the step concerns a node.
+    pub(super) fn note_apply_step(&self, plan: &PlanId, step: &apply::Event) {
+        let Some(event) = apply_event(plan.as_str(), step) else { return };
+        self.push_event(event);
+        self.changed.notify_one();
     }
 
     /// Records the result of a step.
@@ -134,8 +142,12 @@ impl StatusOutput {
         message: String,
         status: &Status,
     ) {
+        self.push_event(KubernetesEvent { subject, reason, message, at: status.now });
+    }
+
+    fn push_event(&self, event: KubernetesEvent) {
         let mut events = self.events.borrow_mut();
-        events.push_back(KubernetesEvent { subject, reason, message, at: status.now });
+        events.push_back(event);
         if events.len() > EVENTS_MAX {
             events.pop_front();
         }
@@ -172,12 +184,21 @@ impl StatusOutput {
     }
 
     async fn write(&self, kubernetes: &Kubernetes) -> Result<(), crate::apply::ports::PortError> {
+        // An event names the UID of its object.
+        let end = self.write_objects(kubernetes).await;
         loop {
             let Some(event) = self.events.borrow_mut().pop_front() else { break };
             if let Err(error) = kubernetes.record_event(&event).await {
                 tracing::warn!(%error, about = %event.subject, "cannot record event");
             }
         }
+        end
+    }
+
+    async fn write_objects(
+        &self,
+        kubernetes: &Kubernetes,
+    ) -> Result<(), crate::apply::ports::PortError> {
         let Some(status) = self.status.take() else { return Ok(()) };
         let mut written = self.written.take();
         let mut end =
@@ -206,10 +227,8 @@ fn outcome_event(past: &Arc<CompletedApply>) -> (EventReason, String) {
     }
     let outcomes: Vec<String> =
         past.outcomes.iter().map(|(name, n)| format!("{n} {name}")).collect();
-    let whole = past
-        .outcomes
-        .keys()
-        .all(|name| ["done", "already-done", "dropped", "skipped"].contains(&name.as_str()));
+    let verdict = past.receipt.as_ref().map(|receipt| receipt.verdict);
+    let whole = verdict == Some(ApplyStatus::Applied);
     let reason = if whole { EventReason::Applied } else { EventReason::PartlyApplied };
     (reason, format!("applied: {}", outcomes.join(", ")))
 }

@@ -93,6 +93,34 @@ fn long_unready_node_gets_no_pods() {
 }
 
 #[test]
+fn young_node_that_was_ready_before_gets_no_pods() {
+    let added = |change: &dyn Fn(&mut Scenario)| {
+        let mut scenario = running(&["m5.large"], 1, template(1000, 100));
+        for node in scenario.observed.nodes.values_mut() {
+            node.ready = false;
+        }
+        scenario.observed.pods.clear();
+        change(&mut scenario);
+        scenario.plan().summary.add
+    };
+    let mark = |scenario: &mut Scenario, taint: Option<Taint>| {
+        for instance in scenario.observed.instances.values_mut() {
+            instance.tags.insert(tag::CHANGE.to_owned(), "c".to_owned());
+        }
+        for node in scenario.observed.nodes.values_mut() {
+            node.taints.extend(taint.clone());
+        }
+    };
+    assert_eq!(added(&|_| {}), 0, "it starts");
+    let fails = |scenario: &mut Scenario| {
+        scenario.observed.nodes.values_mut().for_each(|node| node.was_ready = true);
+    };
+    assert_eq!(added(&fails), 1, "it was Ready before");
+    assert_eq!(added(&|scenario| mark(scenario, None)), 1, "it was opened before");
+    assert_eq!(added(&|scenario| mark(scenario, Some(Taint::opening()))), 0, "it is closed");
+}
+
+#[test]
 fn never_joined_instance_gets_no_pods() {
     let mut scenario = running(&["m5.large"], 1, template(1000, 100));
     scenario.age();

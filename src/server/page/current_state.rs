@@ -93,6 +93,10 @@ pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
             text(&failure.error, LINE)
         ));
     }
+    lines.extend(status.withheld_repairs.iter().map(|withheld| {
+        let says = withheld.to_string();
+        format!("Repair is withheld: {}", text(&says, LINE))
+    }));
     for (pool, (why, until)) in &status.quarantined {
         lines.push(format!(
             "Pool {} launches nothing until {}: {}",

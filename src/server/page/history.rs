@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 
 use super::moment;
-use crate::apply::{ChangeOutcome, Outcome, Receipt};
+use crate::apply::{ApplyStatus, ChangeOutcome, Outcome, Receipt};
 use crate::controller::{ApprovedBy, CompletedApply, Status, UncordonedNode};
 use crate::model::units::MicroUsd;
 use crate::render::html_fragments::{
@@ -61,12 +61,16 @@ pub(super) fn uncordoned(status: &Status) -> String {
 fn apply_row(apply: &CompletedApply) -> String {
     let counts: Vec<String> =
         apply.outcomes.iter().map(|(name, n)| format!("{n} {name}")).collect();
+    let verdict = apply.receipt.as_ref().map(|receipt| receipt.verdict);
+    let is_interrupted = verdict == Some(ApplyStatus::Interrupted);
     let says = match (&apply.refused, counts.is_empty()) {
         (Some(why), _) => format!("refused: {why}"),
+        (None, true) if is_interrupted => "interrupted: its process ended".to_owned(),
         (None, true) => "nothing to do".to_owned(),
         (None, false) => counts.join(", "),
     };
     let bad = apply.refused.is_some()
+        || is_interrupted
         || apply
             .receipt
             .as_ref()

@@ -65,6 +65,7 @@ pub(super) fn node(node: &Node, instance: Option<&Instance>) -> Json {
         capacity,
         allocatable,
         ready,
+        was_ready,
         faults,
         unschedulable,
         created_at,
@@ -74,15 +75,19 @@ pub(super) fn node(node: &Node, instance: Option<&Instance>) -> Json {
     taints.extend(mirrors.into_iter().filter(|(is, _)| *is).map(
         |(_, name)| json!({ "key": format!("node.kubernetes.io/{name}"), "effect": "NoSchedule" }),
     ));
-    let condition = |kind: &str, is: bool, reason: &str| {
+    let condition = |kind: &str, status: &str, reason: &str| {
         json!({
-            "type": kind, "status": if is { "True" } else { "False" }, "reason": reason, "message": "",
+            "type": kind, "status": status, "reason": reason, "message": "",
             "lastHeartbeatTime": format_time(*created_at), "lastTransitionTime": format_time(*created_at)
         })
     };
-    let is_set = if *ready { "KubeletReady" } else { "KubeletNotReady" };
-    let mut conditions = vec![condition("Ready", *ready, is_set)];
-    conditions.extend(faults.iter().map(|fault| condition(fault.condition(), false, "Fault")));
+    let (is_ready, reason) = match (*ready, *was_ready) {
+        (true, _) => ("True", "KubeletReady"),
+        (false, true) => ("Unknown", "NodeStatusUnknown"),
+        (false, false) => ("False", "KubeletNotReady"),
+    };
+    let mut conditions = vec![condition("Ready", is_ready, reason)];
+    conditions.extend(faults.iter().map(|fault| condition(fault.condition(), "False", "Fault")));
     let zone = instance.map_or("", |instance| instance.zone.as_str());
     let provider = id.as_ref().map(|id| format!("aws:///{zone}/{id}"));
     let mut spec = json!({});

@@ -332,7 +332,7 @@ fn node_status(node: &Json) -> String {
     let ready = conditions.filter(|c| c["type"] == "Ready").map(|c| &c["status"]).next();
     let mut status = match ready.and_then(Json::as_str) {
         Some("True") => "Ready".to_owned(),
-        Some("False") => "NotReady".to_owned(),
+        Some("False" | "Unknown") => "NotReady".to_owned(),
         Some(_) | None => "Unknown".to_owned(),
     };
     if node["spec"]["unschedulable"] == true {

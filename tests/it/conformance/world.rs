@@ -88,6 +88,7 @@ pub(super) fn add_node(
         allocatable: amounts.allocatable,
         ready: !line.has("not-ready"),
         faults: [].into(),
+        was_ready: false,
         unschedulable: line.has("cordoned"),
         created_at,
     };
@@ -449,6 +450,7 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
         allocatable: resources(&state.allocatable),
         ready: true,
         faults: [].into(),
+        was_ready: false,
         unschedulable: false,
         created_at: world.taken_at,
     };

@@ -136,6 +136,7 @@ fn world(nodes: usize, pods: usize) -> World {
             allocatable: resources.clone(),
             ready: true,
             faults: [].into(),
+            was_ready: false,
             unschedulable: false,
             created_at: Timestamp::UNIX_EPOCH,
         };

@@ -95,6 +95,8 @@ pub(crate) fn starting() -> Status {
         in_progress: BTreeMap::new(),
         finished_changes: [].into(),
         history: Vec::new(),
+        current_approval: None,
+        withheld_repairs: Vec::new(),
         partial_applies: Vec::new(),
         hourly_costs: Vec::new(),
         superseded: Vec::new(),

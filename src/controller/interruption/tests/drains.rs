@@ -233,6 +233,31 @@ fn instance_terminates_after_volumes_detach_or_time_out() {
 }
 
 #[test]
+fn instance_of_a_deleted_node_is_terminated_once_replaced() {
+    let is_terminated = |sighting: NodeSighting| {
+        let mut interruption = drains(None);
+        interruption.record.why = NODE_DELETED.to_owned();
+        interruption.progress = Progress::Noticed { since: at(0) };
+        (1..=5).any(|seconds| {
+            let context = StepContext {
+                now: at(seconds),
+                sighting,
+                is_replaced: true,
+                is_observation_trusted: true,
+                is_observation_newer: true,
+                is_drained_by_apply: false,
+                next_observation: 2,
+            };
+            let mut effects = Vec::new();
+            interruption.step(&NodeView::default(), context, &mut effects);
+            effects.iter().any(|effect| matches!(effect, Effect::Terminate { .. }))
+        })
+    };
+    assert!(is_terminated(NodeSighting::Deleted));
+    assert!(!is_terminated(NodeSighting::Lost), "one observation cannot show that it is gone");
+}
+
+#[test]
 fn node_of_terminated_instance_is_deleted() {
     let gone = |seconds: i64, state: Option<InstanceState>, ready: bool| {
         let mut seen = with_pods(seconds, &[]);
