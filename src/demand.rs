@@ -40,7 +40,7 @@ pub use do_not_disrupt::{DoNotDisrupt, is_do_not_disrupt_at};
 pub use fargate::{FargatePods, FargateRejection, fargate_size};
 pub(crate) use keda::is_active_at;
 pub use pod_volume::{PodVolume, Sharing, TopologySource, VolumeProblem};
-pub use queues::queue_reason;
+pub use queues::{QueueWait, queue_reasons};
 pub use requests::to_resources;
 pub use scheduled_changes::{ScheduledChange, scheduled_changes};
 pub use shape::{
@@ -92,6 +92,9 @@ pub struct Demand {
     pub problems: Vec<Problem>,
     /// Effect of vertical autoscalers, by workload.
     pub sizings: BTreeMap<WorkloadId, Sizing>,
+    /// Pods that wait for Kueue, by workload. Undeclared workloads have a row if some of their pods
+    /// may start.
+    pub queue_waits: BTreeMap<WorkloadId, QueueWait>,
 }
 
 /// Effect of a vertical autoscaler on the requests of a workload's pods.

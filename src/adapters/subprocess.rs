@@ -74,7 +74,11 @@ pub(crate) fn run(command: &mut Command, limits: &RunLimits) -> Result<RunOutput
     command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
     let deadline = Instant::now() + limits.time;
     let mut child = command.spawn().map_err(RunError::Start)?;
-    limit_resources(&child, limits);
+    if let Err(error) = limit_resources(&child, limits) {
+        kill(&mut child);
+        let why = format!("its memory and files cannot be limited: {error}");
+        return Err(RunError::Start(std::io::Error::new(error.kind(), why)));
+    }
     let streams = read_streams(&mut child, limits.output_bytes);
     let ended = wait_for_output(&streams, &mut child, deadline, limits);
     kill(&mut child);
@@ -96,7 +100,7 @@ enum StreamResult {
 }
 
 /// Limits the address space and the files of a started program, on systems that support it.
-fn limit_resources(child: &Child, limits: &RunLimits) {
+fn limit_resources(child: &Child, limits: &RunLimits) -> std::io::Result<()> {
     #[cfg(target_os = "linux")]
     if let Some(pid) = pid(child) {
         use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
@@ -107,10 +111,15 @@ fn limit_resources(child: &Child, limits: &RunLimits) {
             let own = getrlimit(resource).current;
             let bytes_max = own.map_or(bytes_max, |own| own.min(bytes_max));
             let limit = Rlimit { current: Some(bytes_max), maximum: Some(bytes_max) };
-            // A program that has exited needs no limit.
-            let _ = prlimit(Some(pid), resource, limit);
+            if let Err(error) = prlimit(Some(pid), resource, limit) {
+                // A program that has exited needs no limit.
+                if error != rustix::io::Errno::SRCH {
+                    return Err(error.into());
+                }
+            }
         }
     }
+    Ok(())
 }
 
 fn pid(child: &Child) -> Option<Pid> {

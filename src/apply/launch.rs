@@ -26,6 +26,12 @@ use crate::plan::{WithdrawnOffering, client_token};
 /// Maximum number of concurrent launch requests, about EC2's burst limit.
 const CONCURRENT_LAUNCHES_MAX: usize = 8;
 
+const UNREPEATABLE: &str = "the catalog lacks the offerings of its earlier request; plan again once \
+                            EC2 lists the instance";
+
+const UNRECORDED: &str = "every offering of its next request is withdrawn, and an earlier run may \
+                          have made this request; plan again";
+
 /// A launched instance that is not Ready yet.
 pub(super) struct Booting<'w, 'p> {
     pub(super) work: &'w LaunchWork<'p>,
@@ -56,6 +62,27 @@ impl<'w, 'p> Booting<'w, 'p> {
         if self.launched.is_none() && self.work.group.is_none() {
             let found = observed.and_then(|world| world.instances.get(&self.instance));
             self.launched = found.map(|found| self.work.launched(&Offering::of_instance(found)));
+        }
+    }
+}
+
+/// Reasons why no request of a launch has succeeded so far.
+#[derive(Default)]
+struct LaunchFailure {
+    /// True if an offering was not requested.
+    has_withdrawn: bool,
+    /// Reason of the last request without capacity.
+    without_capacity: Option<String>,
+}
+
+impl LaunchFailure {
+    fn into_text(self) -> String {
+        match (self.without_capacity, self.has_withdrawn) {
+            (Some(reason), _) => {
+                format!("no approved offering has capacity; the last: {reason}")
+            }
+            (None, true) => "every remaining offering is withdrawn".to_owned(),
+            (None, false) => "no offering is approved".to_owned(),
         }
     }
 }
@@ -140,16 +167,29 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         work: &LaunchWork<'_>,
         ended: usize,
     ) -> Result<(InstanceId, Option<LaunchedOffering>), String> {
-        let mut failure = "no offering is approved".to_owned();
+        let mut failure = LaunchFailure::default();
         for (attempt_index, offerings) in work.attempts.iter().enumerate().skip(work.attempt_index)
         {
-            let offerings = offerings.iter().enumerate();
-            let requested = offerings.filter(|(_, offering)| !self.is_withdrawn(work, offering));
-            let nodes = requested.filter_map(|(index, offering)| {
+            // EC2 may have started an instance for a recorded request. Only the same request
+            // returns it, and a request with another token would launch a second one.
+            let is_repeated = attempt_index == work.attempt_index
+                && self.settings.earlier_launches.contains_key(work.address);
+            let all = offerings.iter().enumerate();
+            let remaining = all.filter(|(_, one)| is_repeated || !self.is_withdrawn(work, one));
+            let remaining: Vec<(usize, &Offering)> = remaining.collect();
+            failure.has_withdrawn |= remaining.len() < offerings.len();
+            let nodes = remaining.iter().filter_map(|&(index, offering)| {
                 Some((offering, self.node_of(work, offering, attempt_index == 0 && index == 0)?))
             });
             let nodes: Vec<(&Offering, NodeState)> = nodes.collect();
             if nodes.is_empty() {
+                if is_repeated {
+                    return Err(UNREPEATABLE.to_owned());
+                }
+                // Without a record, an earlier run may have made this request.
+                if remaining.is_empty() && self.settings.offering_attempts.is_none() {
+                    return Err(UNRECORDED.to_owned());
+                }
                 continue;
             }
             if attempt_index > work.attempt_index {
@@ -175,11 +215,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     for (offering, _) in &nodes {
                         self.report_unavailable(work, offering);
                     }
-                    failure = format!("no approved offering has capacity; the last: {reason}");
+                    failure.without_capacity = Some(reason);
                 }
             }
         }
-        Err(failure)
+        Err(failure.into_text())
     }
 
     /// Returns true if an offering must not be requested any more, and reports it.

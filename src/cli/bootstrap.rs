@@ -42,7 +42,7 @@ impl TemplateFormatArg {
 const RBAC: &str = include_str!("../../deploy/kubernetes/rbac.yaml");
 
 /// Name of the file with the Kubernetes roles in a directory.
-const RBAC_FILE: &str = "rbac.yaml";
+const RBAC_FILE: &str = "fleetwright.rbac.yaml";
 
 pub(super) fn run(settings: &BootstrapSettings, console: &mut Console) -> Result<Exit, CliError> {
     use TemplateFormatArg::{Cloudformation, Terraform};

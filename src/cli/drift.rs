@@ -2,14 +2,20 @@
 
 use super::error::CliError;
 use super::settings::{DriftSettings, Format};
-use super::world_choice::WorldChoice;
-use super::{Console, Exit, output, planning};
+use super::{Console, Exit, observe, output, planning, source_tree};
 use crate::plan::{drift, has_drift};
 use crate::render::{Verbosity, drift_text};
 
 pub(super) fn run(settings: &DriftSettings, console: &mut Console) -> Result<Exit, CliError> {
+    // Before planning, which may take minutes.
+    let source = &settings.planning.source;
+    match &settings.planning.world {
+        Some(world) => world.require_cluster("drift")?,
+        None => {
+            observe::cluster_of_settings(&source_tree::read(source)?, source, "drift")?;
+        }
+    }
     let plan = planning::plan(&settings.planning, console)?;
-    WorldChoice::parse(&plan.capacity.base.world.name)?.require_cluster("drift")?;
     let report = drift(&plan);
     let text = match settings.format {
         Format::Text => drift_text(&report, &console.style(Verbosity::Full)),

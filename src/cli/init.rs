@@ -184,11 +184,8 @@ fn summary(
             "  fleetwright sources update{argument}       download and pin the sources elsewhere"
         );
     }
-    let _ = write!(
-        out,
-        "  \
-         fleetwright validate{argument}             report problems in the files\n"
-    );
+    let _ =
+        writeln!(out, "  fleetwright validate{argument}             report problems in the files");
     let catalog = Catalog::load(&region.value.as_str().into(), &[]);
     if cfg!(feature = "live") && catalog.is_ok_and(|catalog| catalog.prices.is_other_region) {
         let _ = writeln!(

@@ -8,10 +8,12 @@ use serde::Serialize;
 use super::cluster_pools;
 use super::error::CliError;
 use super::repository::FleetSettings;
-use super::settings::{Format, ObserveSettings};
+use super::settings::{Format, ObserveSettings, SourceSettings};
 use super::world;
 use super::world_choice::WorldChoice;
-use super::{Console, Exit, files, output, source_tree};
+use super::{Console, Exit, files, output, planning, source_tree};
+use crate::adapters::git::RepositoryTree;
+use crate::manifest::read_fleet;
 use crate::model::desired::{Desired, LEARNED_FILE, LearnedNodes, PoolSource, Severity};
 use crate::model::observed::{Completeness, Difference, Observed, write_world};
 use crate::model::plural;
@@ -23,10 +25,12 @@ pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<E
     let ObserveSettings { source, world, out, differences, learn } = settings;
     let tree = source_tree::read(source)?;
     let world = match world {
-        Some(world) => world.clone(),
-        None => WorldChoice::parse(&FleetSettings::read(&tree).world)?.within(&source.path)?,
+        Some(world) => {
+            world.require_cluster("observe")?;
+            world.clone()
+        }
+        None => cluster_of_settings(&tree, source, "observe")?,
     };
-    world.require_cluster("observe")?;
     let repository = cluster_pools::read_leniently(&tree, &world);
     let mut observed = world::observe(&world, &repository, None, console)?;
     let is_saved = out.is_some() || (differences.is_none() && !learn);
@@ -64,6 +68,27 @@ pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<E
         (None, Some(_)) => {}
     }
     Ok(Exit::Done)
+}
+
+/// Returns the world of `fleetwright.yaml`, for a command that reports about a running cluster.
+///
+/// # Errors
+/// If it is empty. A world that cannot be read counts as empty, so that an error in the settings
+/// comes first.
+pub(super) fn cluster_of_settings(
+    tree: &RepositoryTree,
+    source: &SourceSettings,
+    command: &str,
+) -> Result<WorldChoice, CliError> {
+    let world = planning::world_choice(None, source, &FleetSettings::read(tree))?;
+    if world == WorldChoice::Empty {
+        let (_, problems) = read_fleet(&tree.tree);
+        if let Some(problem) = problems.iter().find(|one| one.severity == Severity::Error) {
+            return Err(CliError::from_problem(problem));
+        }
+    }
+    world.require_cluster(command)?;
+    Ok(world)
 }
 
 /// Warns if a plan over the observation would not know the pools of the cluster.

@@ -13,7 +13,9 @@ use super::repository::{FleetSettings, Repository};
 use super::settings::{GuardChoice, PolicyTestSettings, SourceSettings};
 use super::signature_check::SignatureTrust;
 use super::{Console, Exit, files, policy_process, source_tree};
-use crate::adapters::git::{CloneCache, RemoteRepository, RepositoryTree, read_text_files};
+use crate::adapters::git::{
+    CloneCache, GitError, GitErrorKind, RemoteRepository, RepositoryTree, read_text_files,
+};
 #[cfg(feature = "live")]
 use crate::model::desired::ApplyConditions;
 use crate::model::desired::Problem;
@@ -24,6 +26,10 @@ use crate::policy::{Bundle, PolicyFile, TestOutcome, attach_checks};
 
 /// Most bytes of a policy data file.
 const DATA_BYTES_MAX: u64 = 8 << 20;
+
+/// What a directory of policies contains.
+const DIRECTORY_HINT: &str =
+    "name a directory that contains policies: `.rego` files, and data as `.json`";
 
 /// Hex digits by which the controller remembers a policy.
 const HASH_CHARS: usize = 32;
@@ -147,10 +153,10 @@ pub(super) fn policy_problems(source: &SourceSettings, fleet: &FleetSettings) ->
         Problem::error(Origin::new("fleetwright.yaml", 0), object, message)
     };
     match read_policies(source, &fleet.policies) {
-        Err(error) => vec![
-            problem("spec.policies".to_owned(), error.to_string())
-                .hint("create the directory, or correct spec.policies"),
-        ],
+        Err(error) => {
+            let hint = error.hint_text();
+            vec![problem("spec.policies".to_owned(), error.to_string()).maybe_hint(hint)]
+        }
         Ok(bundle) => policy_process::load_errors(&bundle)
             .into_iter()
             .map(|(file, why)| {
@@ -293,30 +299,40 @@ fn read_policies(source: &SourceSettings, directories: &[String]) -> Result<Bund
     Ok(bundle)
 }
 
+/// Returns what to do about a directory of policies that cannot be read.
+fn directory_hint(error: &GitError, is_in_settings: bool) -> String {
+    let is_missing = error.kind == GitErrorKind::Missing;
+    if is_missing && is_in_settings {
+        return "create the directory, or correct spec.policies".to_owned();
+    }
+    // Their own hints are about manifests.
+    let is_none = is_missing || error.kind == GitErrorKind::NotADirectory;
+    error.hint().filter(|_| !is_none).unwrap_or_else(|| DIRECTORY_HINT.to_owned())
+}
+
 /// Adds the policies and data of a directory below `source`, which must hold a policy.
 fn add_directory(
     bundle: &mut Bundle,
     source: &SourceSettings,
     directory: &str,
 ) -> Result<(), CliError> {
-    const HINT: &str =
-        "name a directory that contains policies: `.rego` files, and data as `.json`";
     let SourceSettings { path, revision } = source;
     let ends = [".rego", ".json"];
     let remote = path.to_str().and_then(RemoteRepository::parse);
+    // Directories in the settings are below the repository root; directories on the command line
+    // are anywhere.
+    let below = !directory.is_empty();
     let found = if let Some(remote) = &remote {
         let cache = CloneCache::from_environment()?;
         remote.read_text_files(directory, revision.as_deref(), &ends, &cache)
     } else {
-        // Directories in the settings are below the repository root; directories on the command
-        // line are anywhere.
-        let below = !directory.is_empty();
         let place = if below { path.join(directory) } else { path.clone() };
         let root = Some(path.as_path()).filter(|_| below);
         read_text_files(&place, root, revision.as_deref(), &ends)
     };
     let found = found.map_err(|error| {
-        CliError::new(error).context("cannot read the policies".to_owned()).hint(HINT)
+        let hint = directory_hint(&error, below);
+        CliError::new(error).context("cannot read the policies".to_owned()).hint(hint)
     })?;
     let named = match &remote {
         Some(_) => PathBuf::from(directory),
@@ -324,7 +340,7 @@ fn add_directory(
     };
     if !found.iter().any(|file| is_rego(&file.path)) {
         let named = named.display();
-        return Err(CliError::text(format!("`{named}` contains no policy")).hint(HINT));
+        return Err(CliError::text(format!("`{named}` contains no policy")).hint(DIRECTORY_HINT));
     }
     for file in found {
         let list = if is_rego(&file.path) { &mut bundle.files } else { &mut bundle.data };

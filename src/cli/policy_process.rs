@@ -2,8 +2,9 @@
 //!
 //! Policies come from a repository, and perhaps from a pull request of a stranger. The engine has
 //! limits between the steps of a rule, and none for a step: `replace` or `concat` can take all
-//! memory. The process that evaluates them therefore has a limited address space and a limited time,
-//! no environment and no plan but its input. Its end is a check with status `error`, which denies.
+//! memory. The process that evaluates them therefore has a limited address space (on Linux) and a
+//! limited time, no environment and no plan but its input. It limits itself before it reads any
+//! policy, and fails if it cannot. Its failure is a check with status `error`, which denies.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,7 +25,7 @@ use crate::policy::{self, Bundle, PolicyLimits, TestResult, error_check};
 /// The only argument of the process that evaluates policies.
 const ARGUMENT: &str = "evaluate-policies-of-stdin";
 
-/// Time limit of all rules together.
+/// Time limit of all rules together. Tests of policies have the time of one rule each in addition.
 const TIME_MAX: Duration = Duration::from_mins(2);
 
 /// Most bytes of the results.
@@ -37,11 +38,16 @@ const OVERHEAD_BYTES: u64 = 128 << 20;
 /// of calls and expressions is limited for a stack of this size.
 const STACK_BYTES: u32 = 256 << 20;
 
-/// Memory limit of a container, on systems that have one.
-const CONTAINER_LIMIT: &str = "/sys/fs/cgroup/memory.max";
+/// Memory limit of a container, on systems that have one: in version 2 and 1 of cgroups.
+const CONTAINER_LIMITS: [&str; 2] =
+    ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
-/// The program of this process. Tests of the library have none, and evaluate policies themselves.
-static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+/// Message of a process whose address space cannot be limited.
+const UNLIMITED: &str = "the memory of the policy engine cannot be limited";
+
+/// The program of this process, or the reason that it is unknown. Tests of the library have none,
+/// and evaluate policies themselves.
+static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Task {
@@ -59,10 +65,14 @@ struct Limits {
 /// remembers the program.
 pub(super) fn serve(arguments: &[OsString]) -> Option<ExitCode> {
     if arguments.get(1).is_none_or(|argument| argument != ARGUMENT) {
-        if let Ok(program) = std::env::current_exe() {
-            let _ = PROGRAM.set(program);
-        }
+        let _ = PROGRAM.set(own_program());
         return None;
+    }
+    let bytes = arguments.get(2).and_then(|bytes| bytes.to_str()?.parse::<u64>().ok());
+    if bytes.is_none_or(|bytes| limit_address_space(bytes).is_err()) {
+        // Without the message, the other process reports the exit status.
+        let _ = io::stderr().write_all(UNLIMITED.as_bytes());
+        return Some(ExitCode::FAILURE);
     }
     let mut request = Vec::new();
     let is_read = io::stdin().lock().read_to_end(&mut request).is_ok();
@@ -77,13 +87,42 @@ pub(super) fn serve(arguments: &[OsString]) -> Option<ExitCode> {
     Some(if is_written { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Returns the program of this process. On Linux, this is the program that runs, even if its file was
+/// replaced or removed.
+fn own_program() -> Result<PathBuf, String> {
+    if cfg!(target_os = "linux") {
+        return Ok("/proc/self/exe".into());
+    }
+    std::env::current_exe()
+        .map_err(|error| format!("the program of the policy engine is unknown: {error}"))
+}
+
+/// Limits the address space of this process, on systems that support it.
+#[cfg(target_os = "linux")]
+fn limit_address_space(bytes: u64) -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    // A limit of the process that waits holds for this one too.
+    let bytes = getrlimit(Resource::As).current.map_or(bytes, |own| own.min(bytes));
+    Ok(setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn limit_address_space(_: u64) -> io::Result<()> {
+    Ok(())
+}
+
 /// Evaluates each rule of `bundle` over `plan`.
 pub(super) fn evaluate(plan: &Plan, bundle: &Bundle) -> Vec<Check> {
     if bundle.is_empty() {
         return Vec::new();
     }
     let task = Task::Evaluate { input: policy::input(plan) };
-    request(&task, bundle).unwrap_or_else(|why| vec![error_check("policies", &why)])
+    checks_of(request(&task, bundle))
+}
+
+/// Returns the checks of an evaluation. One without a result denies.
+fn checks_of(result: Result<Vec<Check>, String>) -> Vec<Check> {
+    result.unwrap_or_else(|why| vec![error_check("policies", &why)])
 }
 
 /// Returns the errors of loading the policies and data of `bundle`, each with its file.
@@ -101,12 +140,22 @@ pub(super) fn run_tests(bundle: &Bundle) -> Result<Vec<TestResult>, Vec<String>>
 
 /// Returns the result of a task, or the reason that there is none.
 fn request<T: DeserializeOwned>(task: &Task, bundle: &Bundle) -> Result<T, String> {
-    let limits = Limits { memory: memory_limit(Path::new(CONTAINER_LIMIT)) };
-    let result = match PROGRAM.get() {
-        Some(program) => run_process(program, task, bundle, limits)?,
-        None => on_large_stack(|| perform(task, bundle, limits)),
-    };
-    serde_json::from_slice(&result).map_err(|error| format!("the result cannot be read: {error}"))
+    let limits = Limits { memory: memory_limit(&CONTAINER_LIMITS.map(Path::new)) };
+    match PROGRAM.get() {
+        Some(Ok(program)) => {
+            let mut command = Command::new(program);
+            command.arg(ARGUMENT).arg(address_space(program, limits).to_string());
+            // The allocator would reserve 1 GiB of address space at once.
+            command.env_clear().env("MIMALLOC_ARENA_RESERVE", "64MiB");
+            answer(&mut command, (task, bundle, limits), time_limit(task, bundle))
+        }
+        Some(Err(why)) => Err(why.clone()),
+        None => parsed(&on_large_stack(|| perform(task, bundle, limits))),
+    }
+}
+
+fn parsed<T: DeserializeOwned>(result: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(result).map_err(|error| format!("the result cannot be read: {error}"))
 }
 
 fn perform(task: &Task, bundle: &Bundle, limits: Limits) -> Vec<u8> {
@@ -119,34 +168,45 @@ fn perform(task: &Task, bundle: &Bundle, limits: Limits) -> Vec<u8> {
     result.expect("results of policies are JSON")
 }
 
-/// Returns the memory limit of policies: half of the memory of the container, at most the default.
-/// The other half is for the process that waits: Kubernetes ends all processes of a container.
-fn memory_limit(container_limit: &Path) -> u64 {
-    let most = PolicyLimits::default().memory;
-    let text = std::fs::read_to_string(container_limit).unwrap_or_default();
-    // Without a limit, the text is `max`.
-    text.trim().parse::<u64>().map_or(most, |container| most.min(container / 2))
+/// Returns the memory limit of the engine: half of the memory of the container, at most the default.
+/// Kubernetes ends all processes of a container, and the process that waits needs the other half.
+/// One step of a rule may exceed the limit, up to the address space of the process.
+fn memory_limit(container_limits: &[&Path]) -> u64 {
+    // Without a limit, the text is `max` or a number above all memory.
+    let limits = container_limits
+        .iter()
+        .filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
+    limits.map(|container| container / 2).fold(PolicyLimits::default().memory, u64::min)
 }
 
-fn run_process(
-    program: &Path,
-    task: &Task,
-    bundle: &Bundle,
-    limits: Limits,
-) -> Result<Vec<u8>, String> {
-    let input = request_file(&(task, bundle, limits))
+/// Returns the time limit of a task. Each name of a test counts, perhaps several times.
+fn time_limit(task: &Task, bundle: &Bundle) -> Duration {
+    match task {
+        Task::Evaluate { .. } | Task::Load => TIME_MAX,
+        Task::Test => {
+            let files = bundle.files.iter();
+            let tests = files.map(|file| file.text.matches("test_").count()).sum::<usize>();
+            let tests = u32::try_from(tests).unwrap_or(u32::MAX);
+            TIME_MAX + PolicyLimits::default().time * tests
+        }
+    }
+}
+
+/// Sends a request to a process, and returns its result.
+fn answer<T: DeserializeOwned>(
+    command: &mut Command,
+    request: (&Task, &Bundle, Limits),
+    time: Duration,
+) -> Result<T, String> {
+    let input = request_file(&request)
         .map_err(|error| format!("the policy engine has no temporary file: {error}"))?;
-    let mut command = Command::new(program);
-    // The allocator would reserve 1 GiB of address space at once.
-    command.arg(ARGUMENT).env_clear().env("MIMALLOC_ARENA_RESERVE", "64MiB").stdin(input);
-    let bounds = RunLimits {
-        time: TIME_MAX,
-        output_bytes: RESULT_BYTES_MAX,
-        memory_bytes: Some(address_space(program, limits)),
-        file_bytes: None,
-    };
-    let output = run(&mut command, &bounds).map_err(|why| format!("the policy engine {why}"))?;
-    if output.status.success() { Ok(output.stdout) } else { Err(failure(&output, limits)) }
+    // The process limits its own memory, before it reads the request.
+    let bounds =
+        RunLimits { time, output_bytes: RESULT_BYTES_MAX, memory_bytes: None, file_bytes: None };
+    let output = run(command.stdin(input), &bounds);
+    let output = output.map_err(|why| format!("the policy engine {why}"))?;
+    let (_, _, limits) = request;
+    if output.status.success() { parsed(&output.stdout) } else { Err(failure(&output, limits)) }
 }
 
 /// Returns the address space of the process. Its program and most of its stack take no memory.
@@ -171,6 +231,9 @@ fn failure(output: &RunOutput, limits: Limits) -> String {
         let most = limits.memory >> 20;
         return format!("the policies need more memory than they may use, at most {most} MiB");
     }
+    if stderr.contains(UNLIMITED) {
+        return UNLIMITED.to_owned();
+    }
     format!("the policy engine failed: {}", output.status)
 }
 
@@ -192,18 +255,61 @@ fn on_large_stack<T: Send>(work: impl Fn() -> T + Sync) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::wire::CheckStatus;
+    use crate::policy::PolicyFile;
 
     #[test]
     fn policies_have_half_of_the_memory_of_a_container() {
         let folder = tempfile::tempdir().expect("a folder");
+        let none = folder.path().join("none");
         let limit = |text: &str| {
             let path = folder.path().join("memory.max");
             std::fs::write(&path, text).expect("written");
-            memory_limit(&path)
+            let found = memory_limit(&[&path, &none]);
+            assert_eq!(memory_limit(&[&none, &path]), found, "either version of cgroups");
+            found
         };
         assert_eq!(limit("1073741824\n"), 512 << 20);
         assert_eq!(limit("max\n"), 2 << 30);
         assert_eq!(limit("1099511627776\n"), 2 << 30);
-        assert_eq!(memory_limit(&folder.path().join("none")), 2 << 30);
+        assert_eq!(limit("9223372036854771712\n"), 2 << 30);
+        assert_eq!(memory_limit(&[&none]), 2 << 30);
+    }
+
+    /// Returns the text of the only check if the process of the engine runs `script` instead.
+    fn denial(script: &str, time: Duration) -> String {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        let request = (&Task::Load, &Bundle::default(), Limits { memory: 1 << 30 });
+        let checks = checks_of(answer(&mut command, request, time));
+        let [check] = checks.as_slice() else { panic!("{checks:?}") };
+        assert_eq!(check.status, CheckStatus::Error, "{check:?}");
+        check.problems.join("; ")
+    }
+
+    #[test]
+    fn process_without_a_result_denies() {
+        let long = Duration::from_secs(20);
+        let unlimited = format!("echo '{UNLIMITED}' >&2; exit 1");
+        for (script, time, expected) in [
+            ("kill -SEGV $$", long, "the policy engine failed: signal: 11"),
+            ("exit 1", long, "the policy engine failed: exit status: 1"),
+            ("sleep 60", Duration::from_millis(200), "the policy engine did not end within 1 s"),
+            ("echo no JSON", long, "the result cannot be read"),
+            ("true", long, "the result cannot be read"),
+            (unlimited.as_str(), long, UNLIMITED),
+        ] {
+            let text = denial(script, time);
+            assert!(text.contains(expected), "{script}: {text}");
+        }
+    }
+
+    #[test]
+    fn tests_of_policies_have_time_for_each_test() {
+        let text = "test_a if { true }\ntest_b if { true }\n".to_owned();
+        let file = PolicyFile { path: "a.rego".to_owned(), text };
+        let bundle = Bundle { files: vec![file], ..Bundle::default() };
+        assert_eq!(time_limit(&Task::Load, &bundle), TIME_MAX);
+        assert_eq!(time_limit(&Task::Test, &bundle), TIME_MAX + Duration::from_secs(20));
     }
 }

@@ -219,6 +219,8 @@ impl Demand {
                 }
                 continue;
             }
+            let waits = live.waits_beside(id).filter(|_| !removed);
+            self.queue_waits.extend(waits.map(|wait| (id.clone(), wait)));
             let count = u32::try_from(pods.len()).unwrap_or(u32::MAX);
             let count = if removed { 0 } else { count };
             let mut group = PodGroup {
@@ -269,8 +271,9 @@ impl DeclaredWorkloads<'_> {
     fn group(&mut self, workload: &Workload, mut shape: Arc<PodShape>) -> PodGroup {
         let live = self.decisions.live;
         let mut running = live.running_by_node(&workload.id);
-        let ScalingDecision { mut counts, by, problems, unresolved } =
+        let ScalingDecision { mut counts, by, problems, unresolved, waits } =
             self.decisions.decide(workload);
+        self.demand.queue_waits.extend(waits.map(|wait| (workload.id.clone(), wait)));
         self.demand.problems.extend(problems);
         self.demand.unresolved.extend(unresolved);
         if workload.id.kind == WorkloadKind::Pod {

@@ -22,7 +22,7 @@ use crate::model::units::Resources;
 /// Active pods by the workload at the top of their owners. A pod without an owner is its own
 /// workload.
 pub(super) struct LivePods<'a> {
-    observed: &'a Observed,
+    pub(super) observed: &'a Observed,
     context: &'a ShapeContext<'a>,
     pub(super) by_owner: BTreeMap<WorkloadId, Vec<&'a Pod>>,
     /// Active pods that Kueue does not let start. They are in `by_owner` only if all pods of their

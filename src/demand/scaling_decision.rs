@@ -7,14 +7,14 @@ use jiff::Timestamp;
 
 use super::cluster_proportional::{ClusterSize, bounds, replicas};
 use super::live_pods::LivePods;
-use super::queues::QueuedPods;
+use super::queues::{QueueWait, QueuedPods};
 use super::{Counts, Decider, DemandQuery, hpa, jobs, keda};
 use crate::model::code::Code;
 use crate::model::desired::{
     Behavior, Desired, EventDriven, Horizontal, LiveReplicas, PauseMode, Problem, Scale, Scaler,
     ScalerRule, Severity, Unresolved, Workload,
 };
-use crate::model::ids::{Origin, WorkloadId};
+use crate::model::ids::WorkloadId;
 use crate::model::observed::{LiveEvents, LiveHorizontal, Observed};
 use crate::model::plural;
 
@@ -32,27 +32,36 @@ pub(super) struct ScalingDecision {
     pub(super) by: Decider,
     pub(super) problems: Vec<Problem>,
     pub(super) unresolved: Option<Unresolved>,
+    /// Pods that wait for Kueue.
+    pub(super) waits: Option<QueueWait>,
 }
 
 impl ScalingDecision {
     fn new(counts: Counts, by: Decider) -> Self {
-        Self { counts, by, problems: Vec::new(), unresolved: None }
+        Self { counts, by, problems: Vec::new(), unresolved: None, waits: None }
     }
 
-    /// Limits the counts to the pods that Kueue admits. How many it admits later is not known.
-    fn within_queue(mut self, queued: QueuedPods, origin: &Origin) -> Self {
-        let QueuedPods { queue, startable, because } = queued;
+    /// Limits the counts to the pods that Kueue admits. The ceiling stays: Kueue may admit them all.
+    fn within_queue(mut self, queued: QueuedPods, workload: &Workload) -> Self {
+        let QueuedPods { queue, startable, in_jobs, because, is_read, unknown } = queued;
         let Counts { floor, live, ceiling, planned } = self.counts;
-        let is_limit = live > startable;
-        self.counts = Counts {
-            floor: floor.min(startable),
-            live: live.min(startable),
-            ceiling: ceiling.min(startable),
-            planned,
-        };
-        if is_limit || self.by == Decider::Git && live > 0 {
-            let origin = origin.clone();
+        // A Job that its CronJob has made may have no pod yet.
+        let live = live.max(in_jobs);
+        let pods = live.saturating_sub(startable);
+        let (floor, ceiling) = (floor.min(startable), ceiling.max(live));
+        self.counts = Counts { floor, live: live.min(startable), ceiling, planned };
+        if pods > 0 || self.by == Decider::Git && live > 0 {
+            let origin = workload.origin.clone();
             self.by = Decider::Autoscaler { autoscaler: queue, origin, because, next: None };
+        }
+        if pods > 0 {
+            self.waits = Some(QueueWait { pods, is_read });
+            let unknown = unknown.map(|reason| Unresolved {
+                origin: workload.origin.clone(),
+                object: format!("{} {}", workload.id.kind, workload.id),
+                reason,
+            });
+            self.unresolved = self.unresolved.or(unknown);
         }
         self
     }
@@ -77,10 +86,11 @@ impl ScalingContext<'_> {
     /// Returns the counts of `workload` and their source.
     pub(super) fn decide(&self, workload: &Workload) -> ScalingDecision {
         let decision = self.without_queue(workload);
-        match self.live.queued(workload) {
-            Some(queued) => decision.within_queue(queued, &workload.origin),
-            None => decision,
+        let Some(mut queued) = self.live.queued(workload) else { return decision };
+        if self.query.is_forecast {
+            queued.in_jobs = 0;
         }
+        decision.within_queue(queued, workload)
     }
 
     /// Returns the counts as if every pod might start.

@@ -223,7 +223,7 @@ pub(super) fn custom_kind(root: &YamlNode<'_>, group: &str, kind: &str) -> Custo
     let is_below = |parent: &&str| {
         group.strip_suffix(*parent).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
     };
-    if !group.contains('.') || WITHOUT_PODS.iter().any(|parent| is_below(&parent)) {
+    if !group.contains('.') || WITHOUT_PODS.iter().any(is_below) {
         CustomKind::WithoutPods
     } else {
         CustomKind::Unknown

@@ -223,8 +223,9 @@ impl<'a> Field<'a> {
                 self.node.noun().to_owned()
             }
         };
+        let is_number = |text: &str| text.parse::<u64>().is_ok_and(|n| n.to_string() == text);
         let hint = match (&self.node.value, expected) {
-            (YamlValue::Plain(text), "a duration") if !text.is_empty() => {
+            (YamlValue::Plain(text), "a duration") if is_number(text) => {
                 Some(format!("add a unit: {text}s, {text}m or {text}h"))
             }
             (YamlValue::Plain(text), "a string") if !text.is_empty() => {

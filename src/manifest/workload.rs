@@ -248,10 +248,10 @@ fn made_elsewhere(root: &FieldMap<'_>) -> Option<String> {
     ))
 }
 
-/// Label with the LocalQueue of Kueue.
+/// Label with the `LocalQueue` of Kueue.
 const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 
-/// Returns the LocalQueue that admits the pods of a workload. Kueue looks for the label on the object
+/// Returns the `LocalQueue` that admits the pods of a workload. Kueue looks for the label on the object
 /// itself where it knows the kind, and on the pods.
 fn queue_name(kind: WorkloadKind, root: &FieldMap<'_>, template: &PodTemplate) -> Option<String> {
     let path: &[&str] = match kind {
@@ -268,7 +268,8 @@ fn queue_name(kind: WorkloadKind, root: &FieldMap<'_>, template: &PodTemplate) -
     };
     let found = path.iter().try_fold(root.field.node, |node, key| node.get(key));
     let of_pods = || Some(template.labels.get(QUEUE)?.to_string());
-    found.and_then(YamlNode::text).map(str::to_owned).or_else(of_pods)
+    let found = found.and_then(YamlNode::text).filter(|name| !name.is_empty()).map(str::to_owned);
+    found.or_else(of_pods).filter(|name| !name.is_empty())
 }
 
 /// Returns the scale of a Job that Kueue resumes, whether or not the file suspends it.

@@ -296,7 +296,7 @@ pub struct Workload {
     pub first_ordinal: u32,
     /// Pods that a rolling update creates before it ends old ones.
     pub max_surge: RolloutShare,
-    /// LocalQueue of Kueue that admits the pods.
+    /// `LocalQueue` of Kueue that admits the pods.
     pub queue: Option<String>,
 }
 

@@ -1,13 +1,13 @@
 //! Diagnostics of a plan: problems of its inputs, and what the plan does not do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Inputs, cluster_autoscalers};
 use crate::catalog::warning_code;
-use crate::demand::{Decider, Demand, PodGroup};
+use crate::demand::{Decider, Demand, PodGroup, QueueWait};
 use crate::model::code::Code;
-use crate::model::desired::{Desired, Problem, Severity};
-use crate::model::ids::workload_key;
+use crate::model::desired::{Problem, Severity};
+use crate::model::ids::{WorkloadId, workload_key};
 use crate::model::observed::{Observed, QueueAdmission};
 use crate::model::plural;
 use crate::plan::wire::{Diagnostic, DiagnosticSeverity};
@@ -45,7 +45,7 @@ pub(super) fn of_inputs(inputs: &Inputs, demand: &Demand, solution: &Solution) -
     list.extend(inputs.catalog.warnings.iter().map(catalog_note));
     list.extend(undeclared_workloads(demand, demand.declarations_read(inputs.desired)));
     list.extend(cluster_autoscalers::warnings(inputs.desired, inputs.observed));
-    list.extend(queued_workloads(inputs.desired, demand));
+    list.extend(queued_workloads(demand));
     list.extend(provisioning_checks(inputs.observed));
     list.extend(solution.refusals.iter().map(|message| Diagnostic::warning("", message.clone())));
     list.sort();
@@ -54,36 +54,67 @@ pub(super) fn of_inputs(inputs: &Inputs, demand: &Demand, solution: &Solution) -
 }
 
 /// Returns the names of the first workloads, and the number of further ones.
-fn names(groups: &[&PodGroup]) -> String {
+fn names(workloads: &[&WorkloadId]) -> String {
     let mut named: Vec<String> =
-        groups.iter().take(NAMED_MAX).map(|group| workload_key(&group.workload)).collect();
-    if let Some(more) = groups.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+        workloads.iter().take(NAMED_MAX).map(|workload| workload_key(workload)).collect();
+    if let Some(more) = workloads.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
         named.push(format!("and {more} more"));
     }
     named.join(", ")
 }
 
-/// Returns a note on the workloads of the repository that Kueue has not admitted.
-fn queued_workloads(desired: &Desired, demand: &Demand) -> Option<Diagnostic> {
-    let is_queued = |group: &&PodGroup| {
-        let workload = desired.workloads.get(&group.workload);
-        workload.is_some_and(|workload| workload.queue.is_some())
-            && group.counts.planned == 0
-            && matches!(group.decided_by, Decider::Autoscaler { .. })
+/// Workloads with pods that wait for Kueue.
+type Waits<'d> = Vec<(&'d WorkloadId, &'d QueueWait)>;
+
+/// Returns notes on the pods that Kueue has not admitted.
+fn queued_workloads(demand: &Demand) -> Vec<Diagnostic> {
+    let planned = demand.groups.iter().filter(|group| group.counts.planned > 0);
+    let planned: BTreeSet<&WorkloadId> = planned.map(|group| &group.workload).collect();
+    let (read, unread): (Waits, Waits) =
+        demand.queue_waits.iter().partition(|(_, wait)| wait.is_read);
+    let (started, waiting): (Waits, Waits) =
+        read.into_iter().partition(|(workload, _)| planned.contains(workload));
+    let workloads = |waits: &Waits| {
+        let ids: Vec<&WorkloadId> = waits.iter().map(|(workload, _)| *workload).collect();
+        (ids.len(), names(&ids))
     };
-    let waiting: Vec<&PodGroup> = demand.groups.iter().filter(is_queued).collect();
-    let named = names(&waiting);
-    match waiting.len() {
-        0 => None,
-        1 => Some(Diagnostic::note(named, "waits for Kueue, and needs no node before")),
-        n => Some(Diagnostic::note(
+    let mut notes = Vec::new();
+    match workloads(&waiting) {
+        (0, _) => {}
+        (1, named) => {
+            notes.push(Diagnostic::note(named, "waits for Kueue, and needs no node before"));
+        }
+        (n, named) => notes.push(Diagnostic::note(
             "",
             format!("{n} workloads wait for Kueue, and need no node before ({named})"),
         )),
     }
+    let pods = started.iter().fold(0_u32, |pods, (_, wait)| pods.saturating_add(wait.pods));
+    let pods = plural::count_with_verb(pods, "pod", "wait");
+    match workloads(&started) {
+        (0, _) => {}
+        (1, named) => {
+            let message = format!("{pods} for Kueue, beside those that may start");
+            notes.push(Diagnostic::note(named, message));
+        }
+        (n, named) => notes.push(Diagnostic::note(
+            "",
+            format!("{pods} for Kueue, beside those of {n} workloads that may start ({named})"),
+        )),
+    }
+    let unread_note = "the queues of Kueue were not read, so pods count once they may start";
+    match workloads(&unread) {
+        (0, _) => {}
+        (1, named) => notes.push(Diagnostic::note(named, unread_note)),
+        (n, named) => {
+            let message = format!("{unread_note}: {n} workloads wait for Kueue ({named})");
+            notes.push(Diagnostic::note("", message));
+        }
+    }
+    notes
 }
 
-/// Returns a warning for each admission check of Kueue that waits for ProvisioningRequests.
+/// Returns a warning for each admission check of Kueue that waits for `ProvisioningRequests`.
 fn provisioning_checks(observed: &Observed) -> Vec<Diagnostic> {
     let mut waiting: BTreeMap<&str, u32> = BTreeMap::new();
     for queued in observed.scaling.queued.iter().flatten() {
@@ -129,7 +160,8 @@ fn undeclared_workloads(demand: &Demand, is_certain: bool) -> Vec<Diagnostic> {
     }
     let pods =
         undeclared.iter().fold(0_u32, |pods, group| pods.saturating_add(group.counts.planned));
-    let named = names(&undeclared);
+    let ids: Vec<&WorkloadId> = undeclared.iter().map(|group| &group.workload).collect();
+    let named = names(&ids);
     let (object, message) = match (undeclared.len(), is_certain) {
         (0, _) => return notes,
         (1, true) => (

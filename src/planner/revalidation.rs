@@ -23,8 +23,8 @@ use crate::plan::wire::{
     Action, LaunchReason, NodeState, Plan, Reason, ResourceChange, ResourceKind,
 };
 use crate::plan::{
-    Facts, RevalidatedPlan, change_id, launched_instance, planned_pods, planned_pods_at,
-    review_launches, set_identity,
+    Facts, LaunchReview, RevalidatedPlan, change_id, launched_instance, planned_pods,
+    planned_pods_at, review_launches, set_identity,
 };
 use crate::solver::{Input, Launch, Purpose, Solution, exceeded_budget, solve, spec_digests};
 
@@ -61,7 +61,8 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
             allocation: crate::catalog::allocation,
         },
     );
-    (revalidated.undeclared, revalidated.withdrawn) = (review.refused, review.withdrawn);
+    let LaunchReview { refused, withdrawn, dearest } = review;
+    (revalidated.undeclared, revalidated.withdrawn) = (refused, withdrawn);
     if revalidated.current.capacity.digest == approved.capacity.digest {
         return revalidated;
     }
@@ -69,7 +70,12 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
     let applied = AppliedPlan::new(inputs, approved);
     let within_limits = applied.remaining_without(&BTreeSet::new());
     let is_enough = within_limits.launches.is_empty();
-    revalidated.hourly_after = within_limits.hourly;
+    let bill = applied.bill(&within_limits, &dearest);
+    revalidated.hourly_after = bill.hourly;
+    // Other reasons already refuse the plan, and explain the missing price.
+    if revalidated.undeclared.is_empty() {
+        revalidated.undeclared = bill.unpriced;
+    }
     let is_limited = !inputs.desired.failure_domains.is_empty() && !is_enough;
     let all = if is_limited {
         applied.remaining_without_limits(RemovedNodes::Absent)
@@ -165,8 +171,15 @@ enum RemovedNodes {
 struct RemainingWork {
     launches: Vec<Launch>,
     unschedulable: u32,
-    /// Price per hour of the nodes.
+    /// Price per hour of each node, if it is known.
+    prices: BTreeMap<NodeName, Option<MicroUsd>>,
+}
+
+/// Price of the fleet after the approved changes.
+struct Bill {
     hourly: MicroUsd,
+    /// Launches without a known price, in words.
+    unpriced: Vec<String>,
 }
 
 /// The approved plan, assumed to be applied.
@@ -223,10 +236,35 @@ impl<'a> AppliedPlan<'a> {
         let unplaced = target.unschedulable.iter().map(|unplaced| unplaced.pods).chain(served);
         let existing = existing_nodes.iter().filter(|node| !node.is_planned);
         RemainingWork {
-            hourly: existing.filter_map(|node| node.price).sum(),
+            prices: existing.map(|node| (node.name.clone(), node.price)).collect(),
             unschedulable: unplaced.fold(0, u32::saturating_add),
             launches: target.launches,
         }
+    }
+
+    /// Returns the price of the nodes of `work`. A launch whose planned offering is withdrawn counts
+    /// with the price of its `dearest` offering that remains.
+    fn bill(&self, work: &RemainingWork, dearest: &BTreeMap<Address, MicroUsd>) -> Bill {
+        let launched: BTreeMap<NodeName, &ResourceChange> =
+            launches(self.approved).map(|row| (launched_node_name(row), row)).collect();
+        let mut bill = Bill { hourly: MicroUsd::ZERO, unpriced: Vec::new() };
+        for (name, price) in &work.prices {
+            let Some(row) = launched.get(name) else {
+                // Nodes of unmanaged instances may have no price.
+                bill.hourly += price.unwrap_or(MicroUsd::ZERO);
+                continue;
+            };
+            let group = row.change.after.as_ref().and_then(|node| self.group_of(node));
+            // Auto Scaling chooses the type of a member, whose row has the price of the dearest one.
+            let stated = group.and_then(|_| self.prices.get(&row.address).copied());
+            match dearest.get(&row.address).copied().or(*price).max(stated) {
+                Some(price) => bill.hourly += price,
+                None => bill
+                    .unpriced
+                    .push(format!("`{}` would launch a node without a known price", row.address)),
+            }
+        }
+        bill
     }
 
     /// Returns the remaining work without failure-domain limits. Pods that started after the
@@ -444,6 +482,11 @@ fn launches(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
     plan.resource_changes.iter().filter(creates)
 }
 
+/// Returns the name of the node of a row that is assumed to be launched.
+fn launched_node_name(row: &ResourceChange) -> NodeName {
+    format!("approved-{}", row.address).as_str().into()
+}
+
 /// Adds the launched instance of a row, with a Ready node, and returns its ID.
 ///
 /// A row without instance type, zone or capacity type adds no node. Its pods then count as missing,
@@ -454,7 +497,7 @@ fn add_launched_node(
     after: &NodeState,
     group: Option<&GroupName>,
 ) -> InstanceId {
-    let name = format!("approved-{}", row.address);
+    let name = launched_node_name(row);
     let id = InstanceId::from(name.as_str());
     let Some(launched) = launched_instance(row, after, &world.cluster.name, world.taken_at) else {
         return id;
@@ -475,11 +518,11 @@ fn add_launched_node(
         reservation.available = reservation.available.saturating_sub(1);
     }
     let mut labels = after.labels.clone();
-    labels.extend([label(key::HOSTNAME, &name)]);
+    labels.extend([label(key::HOSTNAME, name.as_str())]);
     labels.extend(row.index.as_deref().map(|key| (KEY_LABEL.into(), key.into())));
     let node = Node {
-        name: name.as_str().into(),
         uid: name.as_str().into(),
+        name,
         instance: Some(id.clone()),
         labels,
         annotations: BTreeMap::new(),

@@ -11,7 +11,7 @@ mod external;
 pub use autoscaler_growth::GroupGrowth;
 pub(super) use autoscaler_growth::grow;
 pub use capacity_mix::assign_capacity_types;
-pub(super) use capacity_mix::{average_price, mix_of, spot_price};
+pub(super) use capacity_mix::{OptionPrice, average_price, dearest_price, mix_of};
 pub use external::{external_group_problems, with_external_groups};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -150,7 +150,8 @@ fn member_count(observed: &Observed, name: &GroupName) -> u32 {
 
 /// What every node of a group has at least.
 pub(super) struct GroupGuarantee<'c> {
-    /// The smallest type, or the first one if no type is the smallest in every resource.
+    /// The smallest type, or the first one if no type is the smallest in every resource. Its price
+    /// may be lower than that of a node.
     pub(super) kind: &'c InstanceType,
     /// Amounts by which the capacity of a node may be smaller than that of `kind`.
     pub(super) less_capacity: Resources,
@@ -178,7 +179,6 @@ pub(super) fn group_guarantee<'c>(
     let is_least = |least: &Allocation| {
         known.iter().all(|(_, other)| least.allocatable.fits(&other.allocatable))
     };
-    // Auto Scaling tries the types in this order, so the first one has the most likely price.
     let chosen = known.iter().find(|(_, allocation)| is_least(allocation)).or(known.first());
     let (kind, own) =
         chosen.ok_or_else(|| format!("the instance types of group {} are unknown", pool.name))?;

@@ -1,20 +1,23 @@
 //! Pods excluded from placement: kube-scheduler does not place them, or not yet, or by features
 //! that a plan cannot predict. They are counted and reported with the necessary change.
 
+use std::collections::BTreeMap;
+
 use super::Input;
 use super::candidate_pools::may_run_in_auto_mode;
-use crate::demand::{
-    PodGroup, PodShape, PodVolume, Unsupported, VolumeProblem, claim_problem, queue_reason,
-};
+use crate::demand::{PodGroup, PodShape, PodVolume, Unsupported, VolumeProblem, claim_problem};
 use crate::model::code::Code;
+use crate::model::ids::WorkloadId;
 use crate::model::pod::PodSpec;
 use crate::model::reason::Rejection;
 
 /// Returns the reason why pods of `group` are excluded, and the change that would include them.
+/// `queue_reasons` states why Kueue holds pods, by workload.
 pub(super) fn exclusion_reason(
     feature: Unsupported,
     group: &PodGroup,
     input: &Input,
+    queue_reasons: &BTreeMap<WorkloadId, String>,
     offerings: u32,
 ) -> (Rejection, Option<String>) {
     let nothing = PodSpec::default();
@@ -41,7 +44,8 @@ pub(super) fn exclusion_reason(
             Some("remove schedulerName, or declare its nodes in a separate pool"),
         ),
         Unsupported::SchedulingGates => {
-            let (detail, nearest) = gate_reason(group, input, &spec.scheduling_gates);
+            let (detail, nearest) =
+                gate_reason(queue_reasons.get(&group.workload), &spec.scheduling_gates);
             (Code::Gated, detail, Some(nearest))
         }
         Unsupported::ResourceClaims => (
@@ -76,9 +80,11 @@ pub(super) fn exclusion_reason(
 }
 
 /// Returns why pods with scheduling gates need no node, and what to do about it.
-fn gate_reason(group: &PodGroup, input: &Input, gates: &[String]) -> (String, &'static str) {
-    match queue_reason(input.observed, &group.workload) {
-        Some(why) => (why, "wait for its queue: until Kueue admits it, the pod needs no node"),
+fn gate_reason(of_queue: Option<&String>, gates: &[String]) -> (String, &'static str) {
+    match of_queue {
+        Some(why) => {
+            (why.clone(), "wait for its queue: until Kueue admits it, the pod needs no node")
+        }
         None => (
             format!("the pod waits for its scheduling gates: {}", list(gates)),
             "remove the gates: until they are removed, the pod needs no node",

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::auto_scaling_groups::{self, GroupGuarantee, UnknownAttributes};
+use super::auto_scaling_groups::{self, GroupGuarantee, OptionPrice, UnknownAttributes};
 use super::offer::{
     Offer, OfferInput, PoolOffers, PoolRefusal, WithheldReason, daemon_requests, pool_requirements,
 };
@@ -10,7 +10,7 @@ use super::target_fleet::NewNode;
 use super::{daemon_sets, drift};
 use crate::catalog::{Allocation, InstanceType, NodeSettings, Offering, Overlays};
 use crate::demand::{Daemon, PodShape};
-use crate::model::desired::{AmiFamily, Generation, NodeClass, Pool, ReservationTerm};
+use crate::model::desired::{AmiFamily, Generation, NodeClass, NodeGroup, Pool, ReservationTerm};
 use crate::model::ids::{LabelKey, LabelValue, Labels};
 use crate::model::market::CapacityType;
 use crate::model::observed::{MatchCriteria, Reservation};
@@ -145,6 +145,10 @@ impl<'a> NodeTemplate<'a> {
     fn keep_certain_labels(&self, stock: &mut PoolOffers, daemons: &[Daemon]) {
         let Some((guarantee, open)) = &self.group else { return };
         let kind = guarantee.kind;
+        let Some(group) = self.supply.desired.node_groups.get(&self.pool.name) else { return };
+        let types = group.types.iter().filter_map(|name| self.supply.catalog.types.get(name));
+        let types: Vec<&InstanceType> = types.collect();
+        let is_mixed = types.iter().any(|other| other.name != kind.name);
         let PoolOffers { offers, withheld, unpriced, .. } = stock;
         let withheld = withheld.iter_mut().map(|(offer, _)| offer);
         for offer in offers.iter_mut().chain(withheld).chain(unpriced) {
@@ -153,30 +157,44 @@ impl<'a> NodeTemplate<'a> {
                 let of_zone = name == key::ZONE || name == key::ZONE_ID;
                 let unknown =
                     open.zone && of_zone || open.instance_type && name == key::INSTANCE_TYPE;
-                !unknown && !auto_scaling_groups::is_karpenter_label(name)
+                // Nodes have the labels of the template, whatever their type is.
+                let differs = !self.pool.labels.contains_key(label)
+                    && types.iter().any(|of| of.labels.get(label) != kind.labels.get(label));
+                !unknown && !differs && !auto_scaling_groups::is_karpenter_label(name)
             });
             if offer.node.instance_type == kind.name {
                 let NewNode { allocatable, capacity, .. } = &mut offer.node;
                 *allocatable = allocatable.minus(&guarantee.less_allocatable);
                 *capacity = capacity.minus(&guarantee.less_capacity);
             }
+            let dearest = is_mixed.then(|| self.dearest_price(group, &offer.node)).flatten();
+            if let Some(OptionPrice { price, is_estimate }) = dearest {
+                offer.node.price = price;
+                offer.node.price_estimated |= is_estimate;
+            }
             *offer = with_room(offer.clone(), daemons);
         }
         stock.offers.retain(|offer| offer.node.instance_type == kind.name);
-        self.apply_mix(kind, &mut stock.offers);
+        self.apply_mix(group, &mut stock.offers);
         if open.zone {
             stock.offers.truncate(1);
         }
     }
 
+    /// Returns the price of the dearest type that a group may launch as `node`.
+    fn dearest_price(&self, group: &NodeGroup, node: &NewNode) -> Option<OptionPrice> {
+        let way = (node, node.capacity_type);
+        auto_scaling_groups::dearest_price(group, self.supply.catalog, way, &self.overlays)
+    }
+
     /// Gives the offers of a mixed group the average price of its next members.
-    fn apply_mix(&self, kind: &InstanceType, offers: &mut [Offer]) {
-        let OfferInput { desired, observed, .. } = self.supply;
-        let Some(group) = desired.node_groups.get(&self.pool.name) else { return };
+    fn apply_mix(&self, group: &NodeGroup, offers: &mut [Offer]) {
+        let OfferInput { catalog, observed, .. } = self.supply;
         let mix = auto_scaling_groups::mix_of(group, observed).filter(|mix| mix.is_mixed());
         let Some(mix) = mix else { return };
         for Offer { node, .. } in offers {
-            let spot = auto_scaling_groups::spot_price(group, kind, node, &self.overlays);
+            let way = (&*node, CapacityType::Spot);
+            let spot = auto_scaling_groups::dearest_price(group, catalog, way, &self.overlays);
             let Some(spot) = spot else { continue };
             let prices = [node.price, spot.price];
             node.price = auto_scaling_groups::average_price(group, mix, observed, prices);

@@ -22,10 +22,12 @@ use super::target_fleet::{Contention, UnschedulablePods};
 use suggested_change::UnplacedPods;
 
 use super::{Input, auto_scaling_groups};
-use crate::demand::{PodGroup, PodShape, PodVolume};
+use crate::demand::{PodGroup, PodShape, PodVolume, Unsupported, queue_reasons};
 use crate::model::code::Code;
 use crate::model::desired::PoolLimits;
-use crate::model::ids::{LabelKey, LabelValue, Labels, PoolName, ReservationId, workload_key};
+use crate::model::ids::{
+    LabelKey, LabelValue, Labels, PoolName, ReservationId, WorkloadId, workload_key,
+};
 use crate::model::pod::{Taint, all_untolerated, untolerated};
 use crate::model::reason::Rejection;
 use crate::model::requirement::{LabelSet, Requirements, key};
@@ -141,8 +143,14 @@ impl UnschedulableReport<'_> {
             return Vec::new();
         }
         let mut context = context();
+        let is_gated = |index: &usize| {
+            groups[*index].shape.unsupported.first() == Some(&Unsupported::SchedulingGates)
+        };
+        let is_any_gated = unplaced.keys().any(is_gated);
+        let reasons =
+            if is_any_gated { queue_reasons(self.input.observed) } else { BTreeMap::new() };
         let explain = |(index, pods): (&usize, &u32)| {
-            self.explain(*index, &groups[*index], *pods, &mut context)
+            self.explain(*index, &groups[*index], *pods, &reasons, &mut context)
         };
         unplaced.iter().map(explain).collect()
     }
@@ -153,6 +161,7 @@ impl UnschedulableReport<'_> {
         index: usize,
         group: &PodGroup,
         pods: u32,
+        queue_reasons: &BTreeMap<WorkloadId, String>,
         context: &mut RescueContext,
     ) -> UnschedulablePods {
         let shape = &group.shape;
@@ -168,7 +177,8 @@ impl UnschedulableReport<'_> {
             oversize: None,
         };
         if let Some(feature) = shape.unsupported.first() {
-            let (rejection, nearest) = exclusion_reason(*feature, group, self.input, offerings);
+            let (rejection, nearest) =
+                exclusion_reason(*feature, group, self.input, queue_reasons, offerings);
             return excluded(rejection, nearest);
         }
         let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();

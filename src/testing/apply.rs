@@ -158,8 +158,8 @@ impl Replan for FixedReplan {
         let revalidated = RevalidatedPlan {
             dropped,
             missing,
-            frozen,
             withdrawn,
+            frozen,
             ..RevalidatedPlan::as_approved(plan.clone())
         };
         Box::pin(std::future::ready(revalidated))

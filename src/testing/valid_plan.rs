@@ -169,6 +169,7 @@ fn demand() -> Demand {
         }],
         fargate: Vec::new(),
         unresolved: Vec::new(),
+        queue_waits: BTreeMap::new(),
         problems: Vec::new(),
     }
 }

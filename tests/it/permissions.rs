@@ -225,6 +225,9 @@ fn adopt_policy_adds_and_removes_three_tags_of_cluster_instances() {
             assert!(equals.contains("aws:ResourceTag/fleetwright.dev/cluster"), "{equals}");
             // A call without keys deletes every tag, and no key differs from the three.
             assert_eq!(condition["Null"]["aws:TagKeys"], "false");
+            // Only a launch sets this tag, so its instances cannot lose theirs.
+            let change = format!("aws:ResourceTag/{}", tag::CHANGE);
+            assert_eq!(condition["Null"][change], "true");
         }
     }
 }

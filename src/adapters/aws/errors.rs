@@ -73,6 +73,20 @@ const DENIED_CODES: [&str; 3] = ["AccessDenied", "AccessDeniedException", "Unaut
 
 const UNREACHABLE: &str = "AWS cannot be reached";
 
+const NOT_LOADED: &str = "credentials could not be loaded";
+
+/// Words of a connection that failed while credentials were loaded.
+const CONNECTION_FAILURES: [&str; 5] =
+    ["connect", "dispatch failure", "dns error", "timed out", "timeout"];
+
+/// Returns whether an error is about a connection.
+fn is_unreachable(reason: &str) -> bool {
+    let names_connection =
+        |why: &str| CONNECTION_FAILURES.iter().any(|failure| why.contains(failure));
+    reason.contains(UNREACHABLE)
+        || reason.split_once(NOT_LOADED).is_some_and(|(_, why)| names_connection(why))
+}
+
 impl AwsError {
     /// Returns what to do if the account or the EKS cluster cannot be used in `region`.
     pub fn remedy(&self, region: &Region) -> String {
@@ -103,7 +117,7 @@ impl AwsError {
                  {region}` lists the clusters of this region"
             );
         }
-        if reason.contains(UNREACHABLE) {
+        if is_unreachable(&reason) {
             let unknown = Catalog::load(region, &[]).err().and_then(|error| error.hint());
             return match unknown {
                 Some(hint) => format!("correct spec.cluster.region `{region}`: {hint}"),
@@ -170,10 +184,14 @@ where
 /// Returns why a request was not sent, from the text of the SDK: without credentials, or without a
 /// connection.
 fn dispatch_failure(why: &str) -> String {
-    let tried = |text: &str| why.split_once(text).map(|(_, rest)| rest);
-    match tried(NO_CREDENTIALS).or_else(|| tried(UNLOADED_CREDENTIALS)) {
-        Some(rest) => format!("no credentials were found{rest}"),
-        None => format!("{UNREACHABLE}: {}", strip_request(why)),
+    let why = strip_request(why);
+    let after = |text: &str| why.split_once(text).map(|(_, rest)| rest);
+    if let Some(rest) = after(NO_CREDENTIALS) {
+        return format!("no credentials were found{rest}");
+    }
+    match after(UNLOADED_CREDENTIALS) {
+        Some(rest) => format!("{NOT_LOADED}{rest}"),
+        None => format!("{UNREACHABLE}: {why}"),
     }
 }
 
@@ -208,8 +226,13 @@ mod tests {
                        to load IMDS session token: request forbidden";
         assert_eq!(
             dispatch_failure(failure),
-            "no credentials were found: failed to load IMDS session token: request forbidden"
+            "credentials could not be loaded: failed to load IMDS session token: request forbidden"
         );
+        let with_request = "failed to load to request `Request { body: \"secret\" }`: an error \
+                            occurred while loading credentials: refused";
+        assert_eq!(dispatch_failure(with_request), "credentials could not be loaded: refused");
+        let missing = "dispatch failure: other: no credentials found in chain";
+        assert_eq!(dispatch_failure(missing), "no credentials were found");
         assert_eq!(dispatch_failure("dns error"), "AWS cannot be reached: dns error");
     }
 
@@ -238,6 +261,16 @@ mod tests {
             ),
             ("AWS cannot be reached: dns error", "us-east-1", "check the network, the proxy, and"),
             ("no credentials were found", "us-east-1", "aws sts get-caller-identity"),
+            (
+                "credentials could not be loaded: request forbidden",
+                "us-east-1",
+                "aws sts get-caller-identity",
+            ),
+            (
+                "credentials could not be loaded: dispatch failure: io error",
+                "us-east-1",
+                "check the network, the proxy, and",
+            ),
         ] {
             let found = remedy(reason, region);
             assert!(found.contains(expected), "{reason}: {found}");

@@ -14,7 +14,7 @@ use super::client::Kubernetes;
 use super::cluster_pools::{LeftOut, is_pool_resource};
 use super::list::ApiResource;
 use super::owner_references::parse_metadata;
-use super::queued_workloads::{CHECKS, FLAVORS, QUEUED, Queues, is_queue_resource};
+use super::queued_workloads::{CHECKS, FLAVORS, QUEUED, Queues, is_queue_resource, older_version};
 use super::resource_slices::SlicePools;
 use super::{autoscalers, node, port_error};
 use crate::apply::ports::{CallEffect, ClusterObjects, NodeAndPods, PortError};
@@ -95,9 +95,6 @@ pub(super) const RESOURCES: [ApiResource; 21] = [
 const PRIORITIES_DENIED: &str = "cannot list the priorities of Cluster Autoscaler, so its expander \
      is not predicted; apply deploy/kubernetes/rbac.yaml";
 
-const QUEUES_DENIED: &str = "cannot list the Workloads of Kueue, so pods count only once their gates \
-     are lifted; apply deploy/kubernetes/rbac.yaml";
-
 /// Annotation of a claim that is bound on both sides.
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 
@@ -141,7 +138,7 @@ impl Kubernetes {
         let mut pods = self.list_objects(PODS, &mut share).await?.0;
         let (mut others, mut left_out) = (Vec::new(), BTreeMap::new());
         for resource in RESOURCES.into_iter().filter(|resource| resource.path != PODS.path) {
-            let (cache, version) = self.list_objects(resource, &mut share).await?;
+            let (_, cache, version) = self.list_served(resource, &mut share).await?;
             match version {
                 Ok(_) => others.push((resource.path, cache)),
                 Err(why) => drop(left_out.insert(resource.path, why)),
@@ -192,6 +189,20 @@ impl Kubernetes {
             reason,
             effect: CallEffect::NotApplied,
         })
+    }
+
+    /// Lists a resource type, or its older version if the cluster serves that one only. Returns the
+    /// type that was listed, and the result of [`Self::list_objects`].
+    pub(super) async fn list_served(
+        &self,
+        resource: ApiResource,
+        share: &mut (dyn FnMut(&mut CachedObject) + Send),
+    ) -> Result<(ApiResource, ObjectCache, Result<String, LeftOut>), Error> {
+        let (cache, version) = self.list_objects(resource, &mut *share).await?;
+        let older = older_version(resource).filter(|_| version == Err(LeftOut::NotServed));
+        let Some(older) = older else { return Ok((resource, cache, version)) };
+        let (cache, version) = self.list_objects(older, share).await?;
+        Ok((older, cache, version))
     }
 
     /// Lists the objects of a resource type, each interned by `share`, with the version of the
@@ -280,9 +291,9 @@ pub(super) fn assemble(
     }
     read.add_devices(left_out.get(RESOURCE_SLICES.path));
     if others.contains_key(QUEUED.path) {
-        read.objects.scaling.queued = Some(read.queues.queued());
-    } else if let Some(LeftOut::Forbidden(reason)) = left_out.get(QUEUED.path) {
-        read.warn_of_unread_queues(reason);
+        read.add_queues();
+    } else if let Some(why) = left_out.get(QUEUED.path) {
+        read.add_unread_queues(why);
     }
     read.add_storage(&storage);
     read.find_nodes_of_unread_objects();
@@ -420,14 +431,38 @@ impl ClusterAssembly<'_> {
         }
     }
 
-    /// Warns if a pod waits for Kueue, and its Workloads may not be listed. The list is complete
-    /// without them: such a pod needs no node until Kueue lifts its gate.
-    fn warn_of_unread_queues(&self, reason: &str) {
+    /// Adds the Workloads of Kueue, each with the top-level owner of its pods.
+    fn add_queues(&mut self) {
+        let (mut queued, unread) = self.queues.queued();
+        for found in &mut queued {
+            let top = found.owner.as_ref().and_then(|owner| self.owners.get(owner).copied());
+            if let Some(top) = top {
+                found.owner = Some(top.clone());
+            }
+        }
+        for workload in unread {
+            self.add_unread(QUEUED, &workload.key, &workload.reason);
+        }
+        self.objects.scaling.queued = Some(queued);
+    }
+
+    /// Makes the list incomplete if a pod waits for Kueue, and its Workloads were not listed: whether
+    /// the pod may start is not known.
+    fn add_unread_queues(&mut self, left_out: &LeftOut) {
         let mut templates = self.objects.templates.values();
         let is_of_kueue = |gate: &String| gate.starts_with("kueue.x-k8s.io/");
-        if templates.any(|template| template.spec.scheduling_gates.iter().any(is_of_kueue)) {
-            tracing::warn!(reason, "{QUEUES_DENIED}");
+        if !templates.any(|template| template.spec.scheduling_gates.iter().any(is_of_kueue)) {
+            return;
         }
+        let why = match left_out {
+            LeftOut::NotServed => {
+                "no known version of Kueue is served; pods wait for it, so update Kueue".to_owned()
+            }
+            LeftOut::Forbidden(reason) => {
+                format!("{reason}; pods wait for Kueue, so apply deploy/kubernetes/rbac.yaml")
+            }
+        };
+        self.objects.unread.push(format!("{}: {why}", QUEUED.path));
     }
 
     /// Adds published devices. A slice that cannot be parsed concerns its node, or every node.

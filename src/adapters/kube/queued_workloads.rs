@@ -1,5 +1,7 @@
 //! Workloads of Kueue, with their resource flavors and admission checks. A cluster may not serve them.
 //!
+//! The fields that are read have the same names in v1beta1, which alone is served before Kueue 0.15.
+//!
 //! Source: <https://kueue.sigs.k8s.io/docs/reference/kueue.v1beta2/>.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +28,21 @@ pub(super) const FLAVORS: ApiResource =
 pub(super) const CHECKS: ApiResource =
     resource("AdmissionCheck", "/apis/kueue.x-k8s.io/v1beta2/admissionchecks");
 
-/// Controller of admission checks that wait for a ProvisioningRequest.
+const fn older(kind: &'static str, path: &'static str) -> ApiResource {
+    ApiResource { api_version: "kueue.x-k8s.io/v1beta1", kind, path, name: None }
+}
+
+/// The resource types with their older versions.
+const VERSIONS: [(ApiResource, ApiResource); 3] = [
+    (QUEUED, older("Workload", "/apis/kueue.x-k8s.io/v1beta1/workloads")),
+    (FLAVORS, older("ResourceFlavor", "/apis/kueue.x-k8s.io/v1beta1/resourceflavors")),
+    (CHECKS, older("AdmissionCheck", "/apis/kueue.x-k8s.io/v1beta1/admissionchecks")),
+];
+
+/// Controller of admission checks of Workloads that run in another cluster.
+const MULTI_KUEUE: &str = "kueue.x-k8s.io/multikueue";
+
+/// Controller of admission checks that wait for a `ProvisioningRequest`.
 const PROVISIONING: &str = "kueue.x-k8s.io/provisioning-request";
 
 /// Maximum number of characters of a message of Kueue.
@@ -34,7 +50,13 @@ const MESSAGE_CHARS_MAX: usize = 200;
 
 /// Returns whether the objects of a resource type are of Kueue.
 pub(super) fn is_queue_resource(resource: ApiResource) -> bool {
-    [QUEUED.path, FLAVORS.path, CHECKS.path].contains(&resource.path)
+    VERSIONS.iter().any(|(newer, older)| [newer.path, older.path].contains(&resource.path))
+}
+
+/// Returns the older version of a resource type, which older releases of Kueue serve in its place.
+pub(super) fn older_version(resource: ApiResource) -> Option<ApiResource> {
+    let found = VERSIONS.into_iter().find(|(newer, _)| newer.path == resource.path);
+    found.map(|(_, older)| older)
 }
 
 /// Removes the pod templates of a Workload, which are large.
@@ -79,6 +101,7 @@ struct WorkloadStatus {
     admission: Option<Admission>,
     reclaimable_pods: Vec<PodCount>,
     admission_checks: Vec<Check>,
+    cluster_name: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -114,6 +137,7 @@ struct Assignment {
 #[derive(Debug, Deserialize)]
 struct Check {
     name: String,
+    #[serde(default)]
     state: String,
 }
 
@@ -128,9 +152,19 @@ struct FlavorSpec {
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     workloads: Vec<Workload>,
-    flavors: BTreeMap<String, FlavorSpec>,
-    /// Checks that wait for a ProvisioningRequest.
-    provisioning: BTreeSet<String>,
+    /// `ResourceFlavor`s, or the reason why one cannot be parsed.
+    flavors: BTreeMap<String, Result<FlavorSpec, String>>,
+    /// Controllers of the admission checks.
+    checks: BTreeMap<String, String>,
+}
+
+/// A Workload that refers to an object that was not read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct UnreadWorkload {
+    /// Namespace and name.
+    pub(super) key: String,
+    /// Reason, as a phrase.
+    pub(super) reason: String,
 }
 
 impl Queues {
@@ -146,28 +180,42 @@ impl Queues {
         Ok(())
     }
 
-    /// Adds a ResourceFlavor. One that cannot be parsed is missing: its Workloads wait.
+    /// Adds a `ResourceFlavor`. One that cannot be parsed makes its Workloads unread.
     pub(super) fn add_flavor(&mut self, key: &str, object: &Json) {
         let spec =
             object.get("spec").map_or_else(|| Ok(FlavorSpec::default()), FlavorSpec::deserialize);
-        if let Ok(spec) = spec {
-            self.flavors.insert(key.trim_start_matches('/').to_owned(), spec);
-        }
+        let spec = spec.map_err(|error| error.to_string());
+        self.flavors.insert(key.trim_start_matches('/').to_owned(), spec);
     }
 
-    /// Adds an AdmissionCheck.
+    /// Adds an `AdmissionCheck`.
     pub(super) fn add_check(&mut self, key: &str, object: &Json) {
-        if object.pointer("/spec/controllerName").is_some_and(|name| name == PROVISIONING) {
-            self.provisioning.insert(key.trim_start_matches('/').to_owned());
+        let controller = object.pointer("/spec/controllerName").and_then(Json::as_str);
+        if let Some(controller) = controller {
+            self.checks.insert(key.trim_start_matches('/').to_owned(), controller.to_owned());
         }
     }
 
-    /// Returns the Workloads that have not finished.
-    pub(super) fn queued(&self) -> Vec<QueuedWorkload> {
-        self.workloads.iter().map(|workload| self.queued_workload(workload)).collect()
+    /// Returns the Workloads that have not finished, and those of them that are unread. Their owner
+    /// is the direct one.
+    pub(super) fn queued(&self) -> (Vec<QueuedWorkload>, Vec<UnreadWorkload>) {
+        let mut unread = Vec::new();
+        let read = |workload: &Workload| {
+            let admission = self.admission(workload).unwrap_or_else(|reason| {
+                let meta = &workload.metadata;
+                let namespace = meta.namespace.as_deref().unwrap_or_default();
+                let name = meta.name.as_deref().unwrap_or_default();
+                let key = format!("{namespace}/{name}");
+                unread.push(UnreadWorkload { key, reason: reason.clone() });
+                QueueAdmission::Unknown { because: reason }
+            });
+            Self::queued_workload(workload, admission)
+        };
+        let queued = self.workloads.iter().map(read).collect();
+        (queued, unread)
     }
 
-    fn queued_workload(&self, workload: &Workload) -> QueuedWorkload {
+    fn queued_workload(workload: &Workload, admission: QueueAdmission) -> QueuedWorkload {
         let meta = &workload.metadata;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         let owners = meta.owner_references.iter().flatten();
@@ -181,29 +229,52 @@ impl Queues {
             queue: workload.spec.queue_name.clone(),
             pods: pods.map(|owner| owner.uid.as_str().into()).collect(),
             owner: owners.find(|owner| starts_pods(owner.kind)),
-            admission: self.admission(workload),
+            admission,
         }
     }
 
-    fn admission(&self, workload: &Workload) -> QueueAdmission {
+    /// Returns the decision of the queue.
+    ///
+    /// # Errors
+    /// Returns the reason if Kueue has admitted it, and an object that it refers to was not read.
+    fn admission(&self, workload: &Workload) -> Result<QueueAdmission, String> {
         let waiting =
-            |because: String| QueueAdmission::Waiting { because, provisioning_check: None };
+            |because: String| Ok(QueueAdmission::Waiting { because, provisioning_check: None });
         if workload.spec.active == Some(false) {
             return waiting("it is not active".to_owned());
         }
         if workload.has("Evicted") {
             return waiting(workload.message("Evicted"));
         }
+        if self.runs_elsewhere(workload) {
+            return waiting("it runs in another cluster".to_owned());
+        }
         if !workload.has("Admitted") {
-            return self.pending(workload);
+            return Ok(self.pending(workload));
+        }
+        let mut checks = workload.status.admission_checks.iter();
+        if let Some(check) = checks.find(|check| !self.checks.contains_key(&check.name)) {
+            return Err(format!("its AdmissionCheck {} was not read", check.name));
         }
         let Some(admission) = &workload.status.admission else {
             return waiting("it is admitted without an assignment of pods".to_owned());
         };
-        match self.flavor(&admission.pod_set_assignments) {
-            Ok(flavor) => QueueAdmission::Admitted { pods: workload.pods(admission), flavor },
-            Err(why) => waiting(why),
-        }
+        let pods = workload.pods(admission);
+        Ok(match self.flavor(&admission.pod_set_assignments)? {
+            Some(flavor) => QueueAdmission::Admitted { pods, flavor },
+            None => QueueAdmission::Unknown {
+                because: "its pods have several ResourceFlavors, and count once they start"
+                    .to_owned(),
+            },
+        })
+    }
+
+    /// Returns true if `MultiKueue` runs the pods in another cluster.
+    fn runs_elsewhere(&self, workload: &Workload) -> bool {
+        let controller = |check: &Check| self.checks.get(&check.name).map(String::as_str);
+        let mut checks = workload.status.admission_checks.iter();
+        !workload.status.cluster_name.is_empty()
+            || checks.any(|check| controller(check) == Some(MULTI_KUEUE))
     }
 
     /// Returns why a Workload is not admitted: it has no quota, or it waits for admission checks.
@@ -215,37 +286,46 @@ impl Queues {
         let checks = workload.status.admission_checks.iter();
         let open: Vec<&str> =
             checks.filter(|check| check.state != "Ready").map(|check| &*check.name).collect();
-        let provisioning_check = open.iter().find(|name| self.provisioning.contains(**name));
+        let is_provisioning = |name: &&&str| {
+            self.checks.get(**name).is_some_and(|controller| controller == PROVISIONING)
+        };
+        let provisioning_check = open.iter().find(is_provisioning);
         let provisioning_check = provisioning_check.map(|name| (*name).to_owned());
         let because = match &provisioning_check {
             Some(check) => format!("admission check {check} waits for a ProvisioningRequest"),
+            None if open.is_empty() => "its queue is about to admit it".to_owned(),
             None => format!("it waits for its admission checks: {}", open.join(", ")),
         };
         QueueAdmission::Waiting { because, provisioning_check }
     }
 
-    /// Returns the common flavor of all pods.
+    /// Returns the common flavor of all pods; `None` if they have several.
     ///
     /// # Errors
-    /// Returns the reason if a flavor is missing, or if the pods have several.
-    fn flavor(&self, assignments: &[Assignment]) -> Result<QueueFlavor, String> {
+    /// Returns the reason if a flavor was not read.
+    fn flavor(&self, assignments: &[Assignment]) -> Result<Option<QueueFlavor>, String> {
         let names = |assignment: &Assignment| -> BTreeSet<String> {
             assignment.flavors.values().cloned().collect()
         };
-        let Some(first) = assignments.first().map(names) else { return Ok(QueueFlavor::default()) };
+        let Some(first) = assignments.first().map(names) else {
+            return Ok(Some(QueueFlavor::default()));
+        };
         if assignments.iter().any(|other| names(other) != first) {
-            return Err(
-                "its pods have several ResourceFlavors, and count once they start".to_owned()
-            );
+            return Ok(None);
         }
         let mut all = QueueFlavor::default();
         for name in &first {
-            let flavor = self.flavors.get(name);
-            let flavor = flavor.ok_or_else(|| format!("its ResourceFlavor {name} was not read"))?;
+            let flavor = match self.flavors.get(name) {
+                Some(Ok(flavor)) => flavor,
+                Some(Err(why)) => {
+                    return Err(format!("its ResourceFlavor {name} was not read: {why}"));
+                }
+                None => return Err(format!("its ResourceFlavor {name} was not read")),
+            };
             all.node_labels.extend(flavor.node_labels.clone());
             all.tolerations.extend(flavor.tolerations.iter().cloned());
         }
-        Ok(all)
+        Ok(Some(all))
     }
 }
 

@@ -485,7 +485,7 @@ async fn list_and_watch(
     delays: &mut WatchDelays,
 ) -> Result<WatchEnd, Error> {
     let share = &mut |cached: &mut CachedObject| state.lock().interner.intern(cached);
-    let (cache, version) = kubernetes.list_objects(resource, share).await?;
+    let (served, cache, version) = kubernetes.list_served(resource, share).await?;
     {
         let mut caches = state.lock();
         let current = caches.cache_mut(resource);
@@ -499,7 +499,7 @@ async fn list_and_watch(
         state.notify(is_changed.then_some(ClusterChange::PoolChanged));
     }
     let Ok(mut version) = version else { return Ok(WatchEnd::LeftOut) };
-    let request = Request::new(resource.path);
+    let request = Request::new(served.path);
     let params = WatchParams { field_selector: resource.fields(), ..WatchParams::default() };
     let params = params.timeout(WATCH_SECONDS);
     let mut paused = Duration::ZERO;

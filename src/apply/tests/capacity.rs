@@ -1,5 +1,6 @@
 //! Insufficient capacity: approved alternatives, and retirements that depend on a failed launch.
 
+use super::crashes::apply_with_fault;
 use super::*;
 use crate::catalog::Catalog;
 use crate::model::ids::InstanceTypeName;
@@ -239,4 +240,124 @@ fn withdrawn_offering_is_not_requested() {
     }
     let is_withdrawn = |event: &&Event| matches!(event.step, Step::Withdrawn { .. });
     assert_eq!(events.iter().filter(is_withdrawn).count(), 3);
+}
+
+/// Returns the withdrawal of one offering of each launch.
+fn withdrawing(plan: &Plan, kind: &str, zone: &str, capacity_type: CapacityType) -> FixedReplan {
+    let one = || WithdrawnOffering {
+        instance_type: kind.into(),
+        zone: zone.into(),
+        capacity_type,
+        why: "it is dearer".to_owned(),
+    };
+    let rows = plan.capacity.alternatives.iter();
+    let withdrawn = rows.map(|row| (row.address.clone(), vec![one()])).collect();
+    FixedReplan { withdrawn, ..FixedReplan::default() }
+}
+
+/// A record of requests that accepts each one.
+#[derive(Debug)]
+struct Recorded;
+
+impl OfferingAttempts for Recorded {
+    fn record<'t>(
+        &'t self,
+        _: &'t Address,
+        _: u32,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Result<(), String>> + 't>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// Returns the launches of a plan as requests of an earlier process.
+fn earlier(plan: &Plan, attempt_index: u32) -> BTreeMap<Address, EarlierLaunch> {
+    let one = |row: &AlternativesRow| {
+        let change = change_id(&plan.capacity.plan_id, &row.address);
+        (row.address.clone(), EarlierLaunch { change, attempt_index })
+    };
+    plan.capacity.alternatives.iter().map(one).collect()
+}
+
+#[test]
+fn withdrawal_after_an_unanswered_request_launches_no_second_instance() {
+    for is_recorded in [true, false] {
+        let world = fleet();
+        let mut plan = plan(&world);
+        plan.capacity.alternatives = alternatives(&["m7i.large"]);
+        let catalog = catalog();
+        let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
+        // The process ends after the launch of `1`, before the answer.
+        assert!(apply_with_fault(&plan, &world, 1, Fault::CrashAfter));
+        let planned = plan.resource_changes.iter().find(|row| row.address == address("1"));
+        let planned = planned.and_then(|row| row.change.after.as_ref()).expect("a launch");
+        let (zone, capacity_type) = (planned.zone.clone(), planned.capacity_type);
+        let (zone, capacity_type) = (zone.expect("a zone"), capacity_type.expect("a type"));
+        let replan = withdrawing(&plan, "m6i.large", zone.as_str(), capacity_type);
+        let settings = if is_recorded {
+            let earlier_launches = earlier(&plan, 0);
+            ApplySettings {
+                replan: &replan,
+                earlier_launches,
+                offering_attempts: Some(&Recorded),
+                ..settings
+            }
+        } else {
+            ApplySettings { replan: &replan, ..settings }
+        };
+        let mut lagging = FaultyPorts::without_fault(&world);
+        lagging.lag = SignedDuration::from_secs(20);
+        let receipt = apply_over(&plan, &lagging, &settings).0.expect("not refused");
+        let instances = world.observed().instances;
+        let mut changes: Vec<&String> =
+            instances.values().filter_map(|instance| instance.tags.get(tag::CHANGE)).collect();
+        let all = changes.len();
+        changes.sort();
+        changes.dedup();
+        assert_eq!(changes.len(), all, "recorded: {is_recorded}: {receipt:?}");
+    }
+}
+
+#[test]
+fn withdrawn_request_that_was_recorded_is_repeated_unchanged() {
+    let world = fleet();
+    let mut plan = plan(&world);
+    plan.capacity.alternatives = alternatives(&["m7i.large"]);
+    set_insufficient_capacity(&world, "m7i.large");
+    let catalog = catalog();
+    let replan = withdrawing(&plan, "m7i.large", "eu-west-1b", CapacityType::Spot);
+    let settings = ApplySettings {
+        replan: &replan,
+        catalog: Some(&catalog),
+        earlier_launches: earlier(&plan, 1),
+        offering_attempts: Some(&Recorded),
+        ..settings()
+    };
+    let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+    let failed = outcome(&receipt, "2", WaveStep::Launch);
+    let text = "no approved offering has capacity";
+    assert!(matches!(failed, Outcome::Failed { why } if why.contains(text)), "{failed:?}");
+    let calls = writes(&world);
+    let mut kinds = calls.iter().filter_map(|call| {
+        let PortCall::Launch { request, .. } = call else { return None };
+        Some(request.offerings[0].instance_type.as_str())
+    });
+    assert!(kinds.all(|kind| kind == "m7i.large"));
+}
+
+#[test]
+fn launch_whose_remaining_offerings_are_withdrawn_says_so() {
+    let world = fleet();
+    let mut plan = plan(&world);
+    plan.capacity.alternatives = alternatives(&[]);
+    let launch = plan.resource_changes.iter().find(|row| row.address == address("2"));
+    let launch = launch.and_then(|row| row.change.after.as_ref()).expect("a launch");
+    let zone = launch.zone.clone().expect("a zone");
+    let capacity_type = launch.capacity_type.expect("a capacity type");
+    let replan = withdrawing(&plan, "m6i.large", zone.as_str(), capacity_type);
+    let settings =
+        ApplySettings { replan: &replan, offering_attempts: Some(&Recorded), ..settings() };
+    let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+    let failed = outcome(&receipt, "2", WaveStep::Launch);
+    let text = "every remaining offering is withdrawn";
+    assert!(matches!(failed, Outcome::Failed { why } if why == text), "{failed:?}");
 }

@@ -39,9 +39,9 @@ pub(in crate::cli) struct BootstrapAwsArgs {
     pub(in crate::cli) ci: Option<CiArg>,
     /// Repository of the CI jobs, as OWNER/NAME or GROUP/PROJECT
     ///
-    /// On GitHub, a repository created, renamed or transferred since July 2026 has IDs in its
-    /// tokens: OWNER@OWNER_ID/NAME@REPOSITORY_ID. `gh api repos/OWNER/NAME` shows them as
-    /// `owner.id` and `id`.
+    /// On GitHub, a repository created, renamed or transferred since 15 July 2026, or opted in, has
+    /// IDs in its tokens: `OWNER@OWNER_ID/NAME@REPOSITORY_ID`. `gh api repos/OWNER/NAME` shows them
+    /// as `owner.id` and `id`.
     #[arg(long, value_name = "REPOSITORY", requires = "ci")]
     pub(in crate::cli) repository: Option<String>,
     /// Branch whose commits are applied
@@ -59,7 +59,7 @@ pub(in crate::cli) struct BootstrapAwsArgs {
     /// Format [default: cloudformation; with --out both]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(in crate::cli) format: Option<TemplateFormatArg>,
-    /// Write the templates to this directory instead of stdout, and rbac.yaml for CI jobs
+    /// Write the files to this directory instead of stdout, and fleetwright.rbac.yaml for CI jobs
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(in crate::cli) out: Option<PathBuf>,
 }

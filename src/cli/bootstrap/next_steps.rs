@@ -52,9 +52,10 @@ pub(super) fn text(
     }
     if setup.names_github_repository {
         out.push_str(
-            "\nIf GitHub created, renamed or transferred the repository since July 2026, run this \
-             command with\n`--repository OWNER@OWNER_ID/NAME@REPOSITORY_ID`: its tokens have these \
-             IDs. `gh api repos/OWNER/NAME`\nshows them as `owner.id` and `id`.\n",
+            "\nIf GitHub created, renamed or transferred the repository since 15 July 2026, or it \
+             has opted in,\nrun this command with `--repository OWNER@OWNER_ID/NAME@REPOSITORY_ID`: \
+             its tokens have these\nIDs. `gh api repos/OWNER/NAME` shows them as `owner.id` and \
+             `id`.\n",
         );
     }
     out.push_str("\n`fleetwright preflight` then checks the cluster and the account.\n");

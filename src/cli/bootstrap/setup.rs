@@ -284,6 +284,16 @@ impl Names<'_> {
         Ok([plan, apply])
     }
 
+    /// Returns the policy of adoption for programs. It removes no tags: only the way back does that,
+    /// by hand.
+    fn adoption(&self) -> Result<Json, CliError> {
+        let mut policy = self.policy(policies::ADOPT, &[])?;
+        if let Some(statements) = policy["Statement"].as_array_mut() {
+            statements.retain(|statement| statement["Action"] != "ec2:DeleteTags");
+        }
+        Ok(policy)
+    }
+
     /// Returns the policies of a role that changes the account: its main policy, and those that
     /// `--allow` adds.
     fn writing_policies(
@@ -294,7 +304,7 @@ impl Names<'_> {
         let mut all = vec![(name, self.policy(text, &[])?)];
         for allowed in &self.settings.allow {
             all.push(match allowed {
-                AllowArg::Adoption => ("adoption", self.policy(policies::ADOPT, &[])?),
+                AllowArg::Adoption => ("adoption", self.adoption()?),
                 AllowArg::InstanceProfiles => {
                     ("instance-profiles", self.policy(policies::INSTANCE_PROFILES, &[])?)
                 }

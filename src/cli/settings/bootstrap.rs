@@ -12,6 +12,9 @@ const ROLE_NAME_MAX: usize = 64;
 /// Length of the longest suffix of a role name, `-controller`.
 const SUFFIX_MAX: usize = 11;
 
+/// Longest name of an EKS cluster.
+const CLUSTER_NAME_MAX: usize = 100;
+
 /// Longest name of an SQS queue.
 const QUEUE_NAME_MAX: usize = 80;
 
@@ -74,7 +77,8 @@ pub(super) fn bootstrap(args: BootstrapAwsArgs) -> Result<BootstrapSettings, Cli
         format,
         out,
     } = args;
-    check("--cluster", &cluster, "-_", QUEUE_NAME_MAX - QUEUE_PREFIX.len())?;
+    check("--cluster", &cluster, "-_", CLUSTER_NAME_MAX)?;
+    check_queue(&cluster)?;
     let is_own = prefix.is_some();
     let prefix = prefix.unwrap_or_else(|| format!("fleetwright-{cluster}"));
     let checked = check("--prefix", &prefix, "-_.", ROLE_NAME_MAX - SUFFIX_MAX);
@@ -103,6 +107,19 @@ pub(super) fn bootstrap(args: BootstrapAwsArgs) -> Result<BootstrapSettings, Cli
     }
     let allow = allow.into_iter().collect();
     Ok(BootstrapSettings { cluster, prefix, identity, ci, allow, node_roles, format, out })
+}
+
+/// Checks that the name of the queue of a cluster is not too long.
+fn check_queue(cluster: &str) -> Result<(), CliError> {
+    let queue = format!("{QUEUE_PREFIX}{cluster}");
+    let length = queue.len();
+    if length <= QUEUE_NAME_MAX {
+        return Ok(());
+    }
+    Err(CliError::text(format!(
+        "the queue `{queue}` of this cluster has {length} characters; SQS allows {QUEUE_NAME_MAX}"
+    ))
+    .hint("create the roles and the queue from deploy/aws by hand, with a shorter name"))
 }
 
 fn ci_jobs(

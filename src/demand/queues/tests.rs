@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::demand::{Decider, Demand, DemandMode, PodGroup, Unsupported};
-use crate::model::desired::Scale;
+use crate::model::desired::{Concurrency, CronSchedule, Scale, Schedule};
 use crate::model::observed::PodPhase;
 use crate::model::pod::Toleration;
 use crate::testing::pods::template_requesting;
@@ -66,10 +66,13 @@ fn wait() -> QueueAdmission {
     QueueAdmission::Waiting { because: "no quota".to_owned(), provisioning_check: None }
 }
 
+fn demand(scenario: &Scenario) -> Demand {
+    Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live)
+}
+
 /// Returns the only group of pods.
 fn group(scenario: &Scenario) -> PodGroup {
-    let demand = Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live);
-    let [group] = demand.groups.try_into().expect("one group");
+    let [group] = demand(scenario).groups.try_into().expect("one group");
     group
 }
 
@@ -95,11 +98,12 @@ fn live_job() -> Scenario {
 fn queued_job_counts_once_it_is_admitted() {
     let planned = |admission: Option<QueueAdmission>| {
         let mut scenario = live_job();
+        scenario.observed.scaling.queued = Some(Vec::new());
         if let Some(admission) = admission {
             add(&mut scenario, Some(id(WorkloadKind::Job)), &[], admission);
         }
         let group = group(&scenario);
-        assert_eq!(group.counts.ceiling, group.counts.planned, "later admissions are not known");
+        assert_eq!(group.counts.ceiling, 4, "Kueue may admit all pods");
         (group.counts.planned, because(&group))
     };
     let queue = format!("LocalQueue {}/team-a", workload_id().namespace);
@@ -169,8 +173,22 @@ fn undeclared_pods_get_room_once_they_are_admitted() {
     let uid = pod(&mut scenario, WorkloadKind::Pod, "gated");
     let gated = group(&scenario);
     assert_eq!(gated.shape.unsupported, [Unsupported::SchedulingGates]);
-    let waits = queue_reason(&scenario.observed, &gated.workload).expect("Kueue");
-    assert_eq!(waits, "Kueue has not admitted the pod");
+    let reason = |scenario: &Scenario| queue_reasons(&scenario.observed)[&gated.workload].clone();
+    let unread = "the queues of Kueue were not read, so whether the pod may start is not known";
+    assert_eq!(reason(&scenario), unread);
+    scenario.observed.scaling.queued = Some(Vec::new());
+    assert_eq!(reason(&scenario), "Kueue has not admitted the pod");
+    let because = "its ResourceFlavor spot was not read".to_owned();
+    add(&mut scenario, None, &[&uid], QueueAdmission::Unknown { because });
+    assert_eq!(
+        reason(&scenario),
+        format!(
+            "LocalQueue {}/team-a of Kueue has admitted the pod, but its ResourceFlavor spot was \
+             not read",
+            gated.workload.namespace
+        )
+    );
+    scenario.observed.scaling.queued = Some(Vec::new());
     add(&mut scenario, None, &[&uid], admit(1, "batch"));
     let admitted = group(&scenario);
     assert!(admitted.shape.unsupported.is_empty());
@@ -187,9 +205,59 @@ fn waiting_pods_do_not_hide_started_ones() {
     scenario.desired.workloads.clear();
     pod(&mut scenario, kind, "free");
     pod(&mut scenario, kind, "gated");
+    pod(&mut scenario, kind, "gated");
     let found = group(&scenario);
     assert!(found.shape.unsupported.is_empty());
     assert_eq!(found.counts.planned, 1);
+    let waits = demand(&scenario).queue_waits;
+    assert_eq!(waits[&found.workload], QueueWait { pods: 2, is_read: false });
+}
+
+#[test]
+fn unread_queues_are_unknown_and_not_empty() {
+    let mut scenario = live_job();
+    let preview = demand(&scenario);
+    assert!(preview.unresolved.is_empty(), "nothing was observed");
+    assert!(because(&preview.groups[0]).ends_with("the queues of Kueue were not read"));
+    pod(&mut scenario, WorkloadKind::Job, "free");
+    pod(&mut scenario, WorkloadKind::Job, "gated");
+    let found = demand(&scenario);
+    let counts = found.groups[0].counts;
+    assert_eq!((counts.planned, counts.ceiling), (1, 4), "only the pod that may start");
+    assert_eq!(found.unresolved[0].reason, "the queues of Kueue were not read");
+    assert!(!found.queue_waits[&id(WorkloadKind::Job)].is_read);
+    scenario.observed.scaling.queued = Some(Vec::new());
+    assert!(demand(&scenario).unresolved.is_empty());
+}
+
+#[test]
+fn unknown_place_of_admitted_pods_is_unresolved() {
+    let mut scenario = live_job();
+    let because = "its ResourceFlavor spot was not read".to_owned();
+    let unknown = QueueAdmission::Unknown { because };
+    add(&mut scenario, Some(id(WorkloadKind::Job)), &[], unknown);
+    let found = demand(&scenario);
+    assert_eq!(found.groups[0].counts.planned, 0);
+    let reason = "Kueue has admitted it, but its ResourceFlavor spot was not read";
+    assert_eq!(found.unresolved[0].reason, reason);
+}
+
+#[test]
+fn jobs_of_a_cron_job_add_up() {
+    let kind = WorkloadKind::CronJob;
+    let schedule = CronSchedule {
+        schedule: Schedule::parse("0 2 1 1 *").expect("cron"),
+        concurrency: Concurrency::Allow,
+        deadline: None,
+    };
+    let mut scenario = scenario(kind, Scale::CronJob { pods: 2, suspended: false, schedule });
+    for _ in 0..3 {
+        add(&mut scenario, Some(id(kind)), &[], admit(1_000_000_000, "batch"));
+    }
+    add(&mut scenario, Some(id(kind)), &[], wait());
+    let found = group(&scenario);
+    assert_eq!(found.counts.planned, 6, "three of four Jobs are admitted");
+    assert!(found.shape.tolerations.iter().any(|toleration| toleration.key == "batch"));
 }
 
 #[test]
@@ -211,15 +279,18 @@ fn several_flavors_are_a_warning() {
     let [first, second] = [(); 2].map(|()| pod(&mut scenario, kind, "gated"));
     add(&mut scenario, None, &[&first], admit(1, "spot"));
     add(&mut scenario, None, &[&second], admit(1, "on-demand"));
-    let demand = Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live);
-    assert_eq!(demand.groups[0].counts.planned, 2);
-    assert!(demand.problems[0].message.contains("several ResourceFlavors"));
-    assert!(demand.groups[0].shape.tolerations.is_empty());
+    let found = demand(&scenario);
+    assert_eq!(found.groups[0].counts.planned, 0, "where they may run is not known");
+    assert!(found.problems[0].message.contains("several ResourceFlavors"));
+    assert!(found.unresolved[0].reason.contains("several ResourceFlavors"));
+    scenario.last_pod().node = Some("n1".into());
+    assert_eq!(demand(&scenario).groups[0].counts.planned, 1, "a pod that runs counts");
 }
 
 #[test]
 fn finished_pod_no_longer_waits() {
     let mut scenario = scenario(WorkloadKind::Pod, Scale::Replicas(1));
+    scenario.observed.scaling.queued = Some(Vec::new());
     assert!(because(&group(&scenario)).contains("Kueue has not admitted it"));
     let name = id(WorkloadKind::Pod).name;
     pod(&mut scenario, WorkloadKind::Pod, "free");

@@ -126,6 +126,11 @@ mod tests {
         ] {
             assert_eq!(found, [wanted]);
         }
+        for settle in ["0x10", "15.5", "99999999999999999999999999999999999999999999999999999"] {
+            let found = in_settings(&format!("spec: {{controller: {{settle: {settle}}}}}"));
+            assert!(!found.is_empty(), "{settle}");
+            assert!(found.iter().all(|one| !one.contains("add a unit")), "{found:?}");
+        }
         for world in ["live", "empty", "file:lve", "lve.json", "worlds/lve", "prod"] {
             assert_eq!(in_settings(&format!("spec: {{world: \"{world}\"}}")), [""; 0], "{world}");
         }

@@ -467,6 +467,9 @@ fn queue_of_kueue_is_read_where_kueue_looks_for_it() {
     let resumed = Scale::Job { pods: 1, completions: None, suspended: false };
     assert_eq!((queue.as_deref(), scale), (Some("team-a"), resumed), "Kueue resumes it");
     assert_eq!(read("Job", "", &job(QUEUE)).0.as_deref(), Some("team-a"), "on the pods");
+    let empty = "labels: { kueue.x-k8s.io/queue-name: '' }";
+    assert_eq!(read("Job", empty, &job("")).0, None, "an empty name is no queue");
+    assert_eq!(read("Job", empty, &job(empty)).0, None);
     let (queue, scale) = read("Job", "", &job(""));
     assert!(queue.is_none() && matches!(scale, Scale::Job { suspended: true, .. }));
     let cron = |labels: &str| {

@@ -16,10 +16,10 @@ pub struct QueuedWorkload {
     pub namespace: Namespace,
     /// Name.
     pub name: String,
-    /// Name of the LocalQueue; empty if it has none.
+    /// Name of the `LocalQueue`; empty if it has none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub queue: String,
-    /// Job or StatefulSet that owns it.
+    /// Top-level owner of the Job or StatefulSet that owns it, such as a CronJob.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<WorkloadId>,
     /// UIDs of the pods that own it.
@@ -37,21 +37,26 @@ pub enum QueueAdmission {
     Admitted {
         /// Number of its pods, without those that need no room anymore.
         pods: u32,
-        /// What Kueue adds to the pods: the node labels and tolerations of their ResourceFlavors.
+        /// What Kueue adds to the pods: the node labels and tolerations of their `ResourceFlavors`.
         #[serde(default)]
         flavor: QueueFlavor,
+    },
+    /// Its pods may start, and where they may run is not known.
+    Unknown {
+        /// Reason, as a phrase.
+        because: String,
     },
     /// Its pods may not start.
     Waiting {
         /// Reason, as a phrase.
         because: String,
-        /// Admission check that waits for a ProvisioningRequest.
+        /// Admission check that waits for a `ProvisioningRequest`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         provisioning_check: Option<String>,
     },
 }
 
-/// Scheduling rules that a ResourceFlavor adds to pods.
+/// Scheduling rules that a `ResourceFlavor` adds to pods.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueFlavor {

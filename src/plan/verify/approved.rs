@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Facts;
-use super::context::{CheckContext, CheckedRow};
+use super::context::{CheckContext, CheckedRow, count};
 use super::launches::{alternative_labels, unmet};
 use crate::catalog::Offering;
 use crate::model::desired::Pool;
@@ -28,6 +28,9 @@ pub struct LaunchReview {
     pub refused: Vec<String>,
     /// Offerings that must not be requested, by launch. Each launch has an offering that remains.
     pub withdrawn: BTreeMap<Address, Vec<WithdrawnOffering>>,
+    /// Present price of the dearest offering that remains, for launches whose planned offering is
+    /// withdrawn.
+    pub dearest: BTreeMap<Address, MicroUsd>,
 }
 
 /// Fault of an offering.
@@ -65,6 +68,12 @@ pub fn review_launches(plan: &Plan, facts: &Facts<'_>) -> LaunchReview {
     review
 }
 
+/// An offering that may be requested, as it is now.
+struct RemainingOffering {
+    labels: Labels,
+    price: MicroUsd,
+}
+
 /// Reviews the launch of a row: the node `after` of a pool. The identity of the plan covers the price
 /// of a row, and not those of its alternatives.
 fn review_launch(
@@ -74,34 +83,43 @@ fn review_launch(
     review: &mut LaunchReview,
 ) {
     let address = row.address;
-    let price = row.explain.and_then(|explain| explain.hourly_after);
-    let fault = node_fault(context, pool, after, price.map(alternative_price_max));
     let kind = after.instance_type.as_ref().map_or("no type", |kind| kind.as_str());
     let planned = |fault: &str| format!("`{address}` would launch {kind}: {fault}");
-    if let Some(Fault::Refused(fault)) = &fault {
-        review.refused.push(planned(fault));
+    let (mut withdrawn, mut remaining) = (Vec::new(), Vec::new());
+    let Some(price) = row.explain.and_then(|explain| explain.hourly_after) else {
+        review.refused.push(planned("the plan states no price for it"));
         return;
-    }
-    let (mut withdrawn, mut remaining) = (Vec::new(), usize::from(fault.is_none()));
-    let withdrawn_fault = fault.map(|(Fault::Refused(why) | Fault::Withdrawn(why))| why);
+    };
+    let most = alternative_price_max(price);
+    let withdrawn_fault = match checked_node(context, pool, after, most) {
+        Ok(offering) => {
+            remaining.push(offering);
+            None
+        }
+        Err(Fault::Refused(fault)) => {
+            review.refused.push(planned(&fault));
+            return;
+        }
+        Err(Fault::Withdrawn(why)) => Some(why),
+    };
     let place = after.instance_type.clone().zip(after.zone.clone()).zip(after.capacity_type);
     if let (Some(fault), Some(((instance_type, zone), capacity_type))) = (&withdrawn_fault, place) {
         let why = fault.clone();
         withdrawn.push(WithdrawnOffering { instance_type, zone, capacity_type, why });
     }
-    // `minValues` demands alternatives at any price.
+    // `minValues` demands alternatives at any price, so that one may cost more than the row.
     let is_bound = pool.requirements.iter().all(|requirement| requirement.min_values.is_none());
-    let most = price.filter(|_| is_bound).map(alternative_price_max);
     let alternatives = context.plan.capacity.alternatives.iter();
     let alternatives = alternatives.filter(|of| of.address == *address);
     for alternative in alternatives.flat_map(|of| &of.offerings) {
-        let Alternative { instance_type, zone, capacity_type, hourly: _ } = alternative;
-        match alternative_fault(context, (pool, after), alternative, most) {
-            None => remaining += 1,
-            Some(Fault::Refused(fault)) => review.refused.push(format!(
+        let Alternative { instance_type, zone, capacity_type, hourly } = alternative;
+        let most = if is_bound { most } else { most.max(alternative_price_max(*hourly)) };
+        match checked_alternative(context, (pool, after), alternative, most) {
+            Ok(offering) => remaining.push(offering),
+            Err(Fault::Refused(fault)) => review.refused.push(format!(
                 "`{address}` would launch {instance_type} in {zone} as an alternative: {fault}"
             )),
-            Some(Fault::Withdrawn(why)) => withdrawn.push(WithdrawnOffering {
+            Err(Fault::Withdrawn(why)) => withdrawn.push(WithdrawnOffering {
                 instance_type: instance_type.clone(),
                 zone: zone.clone(),
                 capacity_type: *capacity_type,
@@ -109,60 +127,98 @@ fn review_launch(
             }),
         }
     }
-    match withdrawn_fault.filter(|_| remaining == 0) {
-        Some(fault) => review.refused.push(planned(&fault)),
-        None if withdrawn.is_empty() => {}
-        None => drop(review.withdrawn.insert(address.clone(), withdrawn)),
+    if withdrawn.is_empty() && withdrawn_fault.is_none() {
+        return;
     }
+    if let Some(fault) = withdrawn_fault {
+        let Some(dearest) = remaining.iter().map(|offering| offering.price).max() else {
+            review.refused.push(planned(&fault));
+            return;
+        };
+        review.dearest.insert(address.clone(), dearest);
+    }
+    review.refused.extend(missed_values(row, pool, &remaining).map(|fault| planned(&fault)));
+    review.withdrawn.insert(address.clone(), withdrawn);
 }
 
-/// Returns the fault of the planned node. `most` is the highest price that was approved.
-fn node_fault(
+/// Returns the `minValues` demand of a pool that the offerings that remain do not meet. A row may
+/// state a shortage, which its approver saw.
+fn missed_values(
+    row: &CheckedRow<'_>,
+    pool: &Pool,
+    remaining: &[RemainingOffering],
+) -> Option<String> {
+    // A reservation has one type and one zone, so `minValues` does not apply.
+    if row.after.is_some_and(|after| after.reservation.is_some()) {
+        return None;
+    }
+    let relaxed = row.explain.map(|explain| explain.relaxed.as_slice()).unwrap_or_default();
+    pool.requirements.iter().find_map(|requirement| {
+        let (key, demanded) = (&requirement.key, requirement.min_values?);
+        let stated = relaxed.iter().find(|stated| stated.key == *key);
+        let demanded = stated.map_or(demanded, |stated| stated.remain.min(demanded));
+        let values = remaining.iter().filter_map(|offering| offering.labels.get(key));
+        let there = count(values.collect::<BTreeSet<_>>());
+        (there < demanded).then(|| {
+            format!(
+                "minValues of {key} demands {demanded} values, and its offerings that remain have \
+                 {there}"
+            )
+        })
+    })
+}
+
+/// Returns the planned node as it is offered now. `most` is the highest price that was approved.
+fn checked_node(
     context: &CheckContext<'_>,
     pool: &Pool,
     after: &NodeState,
-    most: Option<MicroUsd>,
-) -> Option<Fault> {
-    let Some(kind) = context.kind(after) else { return Some(unknown_type()) };
-    let Some(offering) = context.offering(after) else { return Some(not_offered()) };
+    most: MicroUsd,
+) -> Result<RemainingOffering, Fault> {
+    let kind = context.kind(after).ok_or_else(unknown_type)?;
+    let offering = context.offering(after).ok_or_else(not_offered)?;
     let mut labels = alternative_labels(&without_type(after), kind, kind, &offering);
     // A label of the template is stronger than that of the type.
     let of_type = pool.labels.iter().filter(|(key, _)| kind.labels.contains_key(*key));
     labels.extend(of_type.map(|(key, value)| (key.clone(), value.clone())));
-    let unmet = unmet(context, pool, &labels).map(Fault::Refused);
-    unmet.or_else(|| price_fault(&offering, most))
+    checked_offering(context, pool, (labels, &offering), most)
 }
 
-/// Returns the fault of an alternative to the node `after` of a pool.
-fn alternative_fault(
+/// Returns an alternative to the node `after` of a pool as it is offered now.
+fn checked_alternative(
     context: &CheckContext<'_>,
     (pool, after): (&Pool, &NodeState),
     alternative: &Alternative,
-    most: Option<MicroUsd>,
-) -> Option<Fault> {
+    most: MicroUsd,
+) -> Result<RemainingOffering, Fault> {
     let Alternative { instance_type, zone, capacity_type, .. } = alternative;
-    let Some(chosen) = context.kind(after) else { return Some(unknown_type()) };
-    let Some(kind) = context.facts.catalog.types.get(instance_type) else {
-        return Some(unknown_type());
-    };
+    let chosen = context.kind(after).ok_or_else(unknown_type)?;
+    let kind = context.facts.catalog.types.get(instance_type).ok_or_else(unknown_type)?;
     let same = |o: &&Offering| o.zone == *zone && o.capacity_type == *capacity_type;
-    let Some(listed) = kind.offerings.iter().find(same) else { return Some(not_offered()) };
-    let labels: Labels = alternative_labels(&without_type(after), chosen, kind, listed);
-    let Some(offering) = context.catalog_offering(kind, zone, *capacity_type, &labels) else {
-        return Some(not_offered());
-    };
-    let unmet = unmet(context, pool, &labels).map(Fault::Refused);
-    unmet.or_else(|| price_fault(&offering, most))
+    let listed = kind.offerings.iter().find(same).ok_or_else(not_offered)?;
+    let labels = alternative_labels(&without_type(after), chosen, kind, listed);
+    let offering = context.catalog_offering(kind, zone, *capacity_type, &labels);
+    checked_offering(context, pool, (labels, &offering.ok_or_else(not_offered)?), most)
 }
 
-/// Returns the fault of the present price of an offering.
-fn price_fault(offering: &Offering, most: Option<MicroUsd>) -> Option<Fault> {
+/// Checks an offering against the requirements of its pool and the highest price.
+fn checked_offering(
+    context: &CheckContext<'_>,
+    pool: &Pool,
+    (labels, offering): (Labels, &Offering),
+    most: MicroUsd,
+) -> Result<RemainingOffering, Fault> {
+    if let Some(unmet) = unmet(context, pool, &labels) {
+        return Err(Fault::Refused(unmet));
+    }
     let Some(price) = offering.price else {
-        return Some(Fault::Withdrawn("its price is not known".to_owned()));
+        return Err(Fault::Withdrawn("its price is not known".to_owned()));
     };
-    let most = most.filter(|most| price > *most)?;
-    let fault = format!("it costs ${price} per hour now, and at most ${most} was approved");
-    Some(Fault::Withdrawn(fault))
+    if price > most {
+        let fault = format!("it costs ${price} per hour now, and at most ${most} was approved");
+        return Err(Fault::Withdrawn(fault));
+    }
+    Ok(RemainingOffering { labels, price })
 }
 
 /// Returns a node without the labels that describe its type: the file may state those of another.

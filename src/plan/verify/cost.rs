@@ -3,6 +3,7 @@
 use super::context::{CheckContext, CheckedRow, count};
 use super::{Violations, words};
 use crate::catalog::Offering;
+use crate::model::ids::ZoneName;
 use crate::model::market::CapacityType;
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{NodeState, ResourceKind};
@@ -52,7 +53,31 @@ fn known_prices(context: &CheckContext<'_>, state: &NodeState) -> Vec<MicroUsd> 
     if state.capacity_type == Some(CapacityType::Reserved) {
         return vec![MicroUsd::ZERO];
     }
-    offerings(context, state).into_iter().filter_map(|offering| offering.price).collect()
+    let offerings = offerings(context, state).into_iter().chain(member_offerings(context, state));
+    offerings.filter_map(|offering| offering.price).collect()
+}
+
+/// Returns the offerings of `state` as each type of its group. A new member has the price of the
+/// dearest one.
+fn member_offerings(context: &CheckContext<'_>, state: &NodeState) -> Vec<Offering> {
+    let group = state.pool.as_ref().and_then(|pool| context.group(pool));
+    let Some((group, capacity_type)) = group.zip(state.capacity_type) else { return Vec::new() };
+    let is_at = |zone: &ZoneName| match &state.zone {
+        Some(own) => own == zone,
+        None => group.zones.is_empty() || group.zones.contains(zone),
+    };
+    let kinds = group.types.iter().filter_map(|name| context.facts.catalog.types.get(name));
+    let offerings = kinds.flat_map(|kind| {
+        let mut labels = kind.labels.clone();
+        labels.extend(state.labels.clone());
+        let listed = kind.offerings.iter().filter(|one| is_at(&one.zone));
+        let zones: Vec<&ZoneName> = listed.map(|one| &one.zone).collect();
+        let priced = zones
+            .into_iter()
+            .filter_map(|zone| context.catalog_offering(kind, zone, capacity_type, &labels));
+        priced.collect::<Vec<_>>()
+    });
+    offerings.collect()
 }
 
 /// Returns the offering of `state`; for a new member of a group of several zones, those of each
@@ -124,8 +149,17 @@ fn sums(context: &CheckContext<'_>, violations: &mut Violations) {
         let known = state.map(|state| offerings(context, state)).unwrap_or_default();
         price.is_some() && known.iter().any(|one| one.price == price && one.estimated)
     };
+    // A new member may have the price of another type of its group.
+    let is_new_estimate = |row: &CheckedRow<'_>| {
+        let members = row.after.filter(|_| row.before.is_none());
+        let members = members.map(|state| member_offerings(context, state)).unwrap_or_default();
+        let price = hourly_after(row);
+        price.is_some() && members.iter().any(|one| one.price == price && one.estimated)
+    };
     let estimated = count(context.rows.iter().filter(|row| {
-        estimated(row.before, hourly_before(row)) || estimated(row.after, hourly_after(row))
+        estimated(row.before, hourly_before(row))
+            || estimated(row.after, hourly_after(row))
+            || is_new_estimate(row)
     }));
     violations.require_equal(
         "cost/estimated",

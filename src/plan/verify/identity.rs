@@ -7,8 +7,6 @@ use crate::plan::digest::digest;
 use crate::plan::identity::plan_id;
 use crate::plan::wire::FORMAT_VERSION;
 
-/// Name of the empty observation, for which no cluster is read.
-
 pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
     identity(context, violations);
     base(context, violations);

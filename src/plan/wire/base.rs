@@ -222,7 +222,7 @@ impl BaseWorld {
         }
         let is_unnamed = cluster.account.is_empty() || cluster.uid.is_empty();
         (name.starts_with(FILE_PREFIX) && is_unnamed)
-            .then(|| format!("world {name} names no account or no UID of its cluster"))
+            .then(|| format!("world {name} lacks the account or the UID of its cluster"))
     }
 }
 

@@ -472,8 +472,41 @@ fn offerings_that_are_gone_or_dearer_are_withdrawn() {
     let (refused, texts) = withdrawn(&scenario);
     assert!(refused.is_empty() && texts.contains(planned), "{texts}");
     assert!(!texts.contains(other), "{texts}");
+    // Policies judge the price of the dearest node that may be launched instead.
+    let found = revalidated(&scenario, &approved);
+    let remaining = all.iter().filter(|of| of.instance_type.as_str() != planned);
+    assert_eq!(Some(found.hourly_after), remaining.map(|of| of.hourly).max());
     // Without an offering that remains, nothing can be launched.
     offerings(&mut scenario, other, double);
     let (refused, _) = withdrawn(&scenario);
     assert!(refused.contains("the catalog does not offer it there"), "{refused}");
+}
+
+#[test]
+fn launch_without_a_stated_price_is_refused() {
+    let mut scenario = one_pod_per_node();
+    scenario.scale(1);
+    let mut approved = scenario.plan();
+    for row in &mut approved.capacity.explain {
+        row.hourly_after = None;
+    }
+    let found = revalidated(&scenario, &approved).undeclared.join("; ");
+    assert!(found.contains("the plan states no price for it"), "{found}");
+}
+
+#[test]
+fn alternatives_of_min_values_have_an_upper_price() {
+    let mut scenario = Scenario::new(&["m5.large", "m5.4xlarge"], 1500, 1024);
+    scenario.pool().requirements[0].min_values = Some(2);
+    scenario.scale(1);
+    let approved = scenario.plan();
+    let refused = |scenario: &Scenario| revalidated(scenario, &approved).undeclared.join("; ");
+    assert_eq!(refused(&scenario), "", "an alternative may cost more than the row");
+    offerings(&mut scenario, "m5.4xlarge", |all| {
+        for price in all.iter_mut().filter_map(|offering| offering.price.as_mut()) {
+            *price = *price + *price;
+        }
+    });
+    let text = refused(&scenario);
+    assert!(text.contains("demands 2 values, and its offerings that remain have 1"), "{text}");
 }

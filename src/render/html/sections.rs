@@ -352,7 +352,7 @@ pub(in crate::render) fn problems(plan: &Plan) -> String {
 pub(in crate::render) fn footer(plan: &Plan) -> String {
     let capacity = &plan.capacity;
     let prices = &capacity.cost.prices;
-    let region = text(&capacity.base.world.cluster.region.to_string(), NAME);
+    let region = text(&capacity.base.world.cluster.region, NAME);
     let stand_in = if prices.is_other_region {
         format!("; standing in for {region}, where prices may differ")
     } else {

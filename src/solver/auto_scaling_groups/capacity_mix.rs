@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{live_group, member_count, members};
 use crate::catalog::{Catalog, InstanceType, Offering, Overlays};
 use crate::model::desired::{Desired, NodeGroup};
-use crate::model::ids::{InstanceId, NodeName};
+use crate::model::ids::{InstanceId, InstanceTypeName, Labels, NodeName};
 use crate::model::market::{CapacityMix, CapacityType};
 use crate::model::observed::Observed;
 use crate::model::units::MicroUsd;
@@ -57,10 +57,10 @@ pub(super) fn growth_price(
 ) -> Option<MicroUsd> {
     let Input { desired, observed, catalog, .. } = *input;
     let mix = mix_of(group, observed).filter(|mix| mix.is_mixed())?;
-    let (kind, overlays) =
-        (catalog.types.get(&node.instance_type)?, Overlays::from_desired(desired));
-    let on_demand = price(offering(kind, node, CapacityType::OnDemand)?, node, &overlays)?.price;
-    let spot = spot_price(group, kind, node, &overlays)?.price;
+    let overlays = Overlays::from_desired(desired);
+    let dearest = |of| dearest_price(group, catalog, (node, of), &overlays);
+    let on_demand = dearest(CapacityType::OnDemand)?.price;
+    let spot = dearest(CapacityType::Spot)?.price;
     Some(price_of_next(mix, size(group, observed), count, [on_demand, spot]))
 }
 
@@ -71,17 +71,30 @@ pub(in crate::solver) struct OptionPrice {
     pub(in crate::solver) is_estimate: bool,
 }
 
-/// Returns the spot price of a member, if EC2 offers it as spot at a known price within the maximum
-/// price of the group.
-pub(in crate::solver) fn spot_price(
+/// Returns the price of the dearest type that a group may launch as its next member, the node
+/// `node` bought as `of`. `None` if no price is known, or each spot price is above the maximum
+/// price of the group. Auto Scaling chooses the type.
+pub(in crate::solver) fn dearest_price(
     group: &NodeGroup,
-    kind: &InstanceType,
-    node: &NewNode,
+    catalog: &Catalog,
+    (node, of): (&NewNode, CapacityType),
     overlays: &Overlays<'_>,
 ) -> Option<OptionPrice> {
-    let offering = offering(kind, node, CapacityType::Spot)?;
-    let is_too_dear = offering.price.zip(group.max_spot_price).is_some_and(|(is, most)| is > most);
-    price(offering, node, overlays).filter(|_| offering.estimated || !is_too_dear)
+    let names: BTreeSet<&InstanceTypeName> = group.types.iter().collect();
+    let price_of = |name: &&InstanceTypeName| {
+        let kind = catalog.types.get(*name)?;
+        let offering = offering(kind, node, of)?;
+        // A node of several types lacks the labels of each one.
+        let mut labels = if names.len() > 1 { kind.labels.clone() } else { Labels::default() };
+        labels.extend(node.labels.iter().map(|(key, value)| (key.clone(), value.clone())));
+        let is_too_dear = of == CapacityType::Spot
+            && offering.price.zip(group.max_spot_price).is_some_and(|(is, most)| is > most);
+        price(offering, &labels, overlays).filter(|_| offering.estimated || !is_too_dear)
+    };
+    let prices: Vec<OptionPrice> = names.iter().filter_map(price_of).collect();
+    let dearest = prices.iter().map(|one| one.price).max()?;
+    let is_estimate = prices.iter().any(|one| one.price == dearest && one.is_estimate);
+    Some(OptionPrice { price: dearest, is_estimate })
 }
 
 fn offering<'k>(kind: &'k InstanceType, node: &NewNode, of: CapacityType) -> Option<&'k Offering> {
@@ -90,9 +103,9 @@ fn offering<'k>(kind: &'k InstanceType, node: &NewNode, of: CapacityType) -> Opt
         .find(|offering| offering.zone == node.zone && offering.capacity_type == of)
 }
 
-fn price(offering: &Offering, node: &NewNode, overlays: &Overlays<'_>) -> Option<OptionPrice> {
-    let price = overlays.apply(&node.labels, Some(offering.price?)).price?;
-    let is_estimate = offering.is_estimate_for(&node.labels) && Some(price) == offering.price;
+fn price(offering: &Offering, labels: &Labels, overlays: &Overlays<'_>) -> Option<OptionPrice> {
+    let price = overlays.apply(labels, Some(offering.price?)).price?;
+    let is_estimate = offering.is_estimate_for(labels) && Some(price) == offering.price;
     Some(OptionPrice { price, is_estimate })
 }
 
@@ -127,12 +140,9 @@ pub fn assign_capacity_types(
         let missing = mix.on_demand(size).saturating_sub(on_demand);
         let missing = usize::try_from(missing).unwrap_or(usize::MAX);
         for (index, node) in new.iter_mut().enumerate() {
-            let Some(kind) = catalog.types.get(&node.instance_type) else { continue };
-            let spot = spot_price(group, kind, node, &overlays).filter(|_| index >= missing);
-            let on_demand = || {
-                let offering = offering(kind, node, CapacityType::OnDemand)?;
-                Some((CapacityType::OnDemand, price(offering, node, &overlays)?))
-            };
+            let dearest = |of| dearest_price(group, catalog, (&**node, of), &overlays);
+            let spot = dearest(CapacityType::Spot).filter(|_| index >= missing);
+            let on_demand = || Some((CapacityType::OnDemand, dearest(CapacityType::OnDemand)?));
             let bought = spot.map(|spot| (CapacityType::Spot, spot)).or_else(on_demand);
             if let Some((capacity_type, OptionPrice { price, is_estimate })) = bought {
                 node.capacity_type = capacity_type;

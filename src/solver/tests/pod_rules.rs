@@ -130,16 +130,22 @@ fn zone_spread_of_several_workloads_needs_nodes_in_each_zone() {
     }
 }
 
+/// Returns the rules of pods that must be near pods of `b` and spread over zones.
+fn near_b_and_spread(of: &str, skew: &str) -> String {
+    format!("{}, {}", term("podAffinity", "b", ZONE), spread(of, ZONE, skew))
+}
+
+/// Each of these pods fills a node.
+const LARGE: &str = "containers: [{name: app, resources: {requests: {cpu: 3}}}]";
+
 #[test]
 fn affinity_and_spread_over_zones_need_the_selected_pods_in_each_zone() {
     for steer in [false, true] {
-        let both =
-            format!("{}, {}", term("podAffinity", "b", ZONE), spread("a", ZONE, "maxSkew: 1"));
-        // Each pod of `b` fills a node. `c` must not bring all of them to one zone.
-        let large = "containers: [{name: app, resources: {requests: {cpu: 3}}}]";
+        // `a0` needs two zones, and `c` one: neither may bring all pods of `b` there.
         let mut scenario = scenario(&[
-            deployment("a", 6, &both),
-            deployment("b", 3, large),
+            deployment("a", 6, &near_b_and_spread("a", "maxSkew: 1")),
+            deployment("a0", 4, &near_b_and_spread("a0", "maxSkew: 2")),
+            deployment("b", 3, LARGE),
             deployment("c", 1, &term("podAffinity", "b", ZONE)),
         ]);
         scenario.settings.steer = steer;
@@ -150,12 +156,29 @@ fn affinity_and_spread_over_zones_need_the_selected_pods_in_each_zone() {
 }
 
 #[test]
+fn arriving_pods_complete_the_zones_of_a_standing_fleet() {
+    let manifests = |a: u32, b: u32| {
+        let rules = near_b_and_spread("a", "maxSkew: 1");
+        // `d` has nodes in all zones.
+        let rest =
+            [deployment("b", b, LARGE), deployment("d", 3, &spread("d", ZONE, "maxSkew: 1"))];
+        [vec![deployment("a", a, &rules)], rest.to_vec()].concat()
+    };
+    let mut before = scenario(&manifests(2, 2));
+    before.apply();
+    let mut after = scenario(&manifests(6, 3));
+    after.observed = before.observed.clone();
+    let fleet = summary(&after, &after.solve());
+    assert_eq!((fleet.zones["a"].as_slice(), fleet.unplaced), (&[2, 2, 2][..], 0));
+}
+
+#[test]
 fn spread_follows_few_pods_into_as_many_zones() {
-    let both = format!("{}, {}", term("podAffinity", "b", ZONE), spread("a", ZONE, "maxSkew: 2"));
+    let both = near_b_and_spread("a", "maxSkew: 2");
     // `c` has nodes in all three zones.
     let fleet = plan(&[
         deployment("a", 4, &both),
-        deployment("b", 2, "containers: [{name: app, resources: {requests: {cpu: 3}}}]"),
+        deployment("b", 2, LARGE),
         deployment("c", 3, &spread("c", ZONE, "maxSkew: 1")),
     ]);
     assert_eq!((fleet.zones["a"].as_slice(), fleet.unplaced), (&[2, 2][..], 0));

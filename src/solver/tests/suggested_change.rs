@@ -260,6 +260,16 @@ fn group_grows_by_its_own_type_alone() {
 }
 
 #[test]
+fn advice_about_a_group_of_several_types_uses_the_room_of_each_type() {
+    let types = ["c5.xlarge", "r5.large"];
+    let mut scenario = Scenario::new(&types, 3000, 1024);
+    as_group(&mut scenario, &types);
+    scenario.scale(1);
+    let (_, fix) = advice(&scenario);
+    assert!(fix.starts_with("add a node group of "), "an r5.large has two vCPUs: {fix}");
+}
+
+#[test]
 fn pod_larger_than_the_type_of_a_group_needs_another_group() {
     let mut scenario = Scenario::new(&["m5.large"], 3000, 1024);
     as_group(&mut scenario, &["m5.large"]);

@@ -8,6 +8,7 @@
 mod anchors;
 mod quotas;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::domain_counts::{DomainCounts, PodsByDomain};
@@ -82,7 +83,7 @@ impl<'a> DomainAssigner<'a> {
         let (mut followers, leaders): (Vec<usize>, Vec<usize>) =
             concerned.into_iter().partition(follower);
         // The pods that others follow go to one domain, unless a spread needs them in more.
-        followers.sort_by_key(|group| !self.follows_into_domains(*group));
+        followers.sort_by_cached_key(|group| Reverse(self.followed_domains(*group)));
         for group in leaders.into_iter().chain(followers) {
             self.assign_group(group);
         }
@@ -316,6 +317,10 @@ impl<'a> DomainAssigner<'a> {
     ) -> BTreeMap<LabelValue, MicroUsd> {
         let followed: Vec<&InterPodTerm> = task.of_kind(TermKind::Affinity).collect();
         for term in followed {
+            let selects_itself = term.members.contains(&task.group);
+            if !selects_itself {
+                self.anchor(task, term, &free);
+            }
             let has_pods = |domain: &LabelValue| {
                 self.domain_counts.of_set(term.member_set, &task.key, domain) > 0
             };
@@ -323,7 +328,6 @@ impl<'a> DomainAssigner<'a> {
                 free.retain(|domain, _| has_pods(domain));
                 continue;
             }
-            let selects_itself = term.members.contains(&task.group);
             let pending: Vec<usize> = term
                 .members
                 .iter()
@@ -332,12 +336,6 @@ impl<'a> DomainAssigner<'a> {
                 .collect();
             if pending.is_empty() && !selects_itself {
                 return BTreeMap::new();
-            }
-            if !selects_itself && self.anchor(task, &pending, &free) {
-                free.retain(|domain, _| {
-                    self.domain_counts.of_set(term.member_set, &task.key, domain) > 0
-                });
-                continue;
             }
             // Prefer the domain that admits most of the selected groups.
             let excluded = |domain: &LabelValue| {

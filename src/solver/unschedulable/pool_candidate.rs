@@ -77,12 +77,16 @@ impl<'a> PoolCandidate<'a> {
 
     /// Returns the on-demand price of a type that holds the pod; `None` if the type does not.
     fn price(&self, kind: &InstanceType) -> Option<MicroUsd> {
-        let (shape, room) = (self.shape, self.room(kind));
-        let mut requests = shape.requests.clone();
+        self.price_with(kind, &self.room(kind))
+    }
+
+    /// Returns the on-demand price of a type that holds the pod in this room.
+    fn price_with(&self, kind: &InstanceType, room: &Resources) -> Option<MicroUsd> {
+        let mut requests = self.shape.requests.clone();
         let volumes = requests.extended(&attach_resource(EBS_DRIVER));
         requests.extended.retain(|name, _| !is_attach_resource(name));
         let attaches = i64::from(ebs_volumes(kind, self.class.volumes()));
-        if volumes > attaches || !requests.fits(&room) || !self.admits(&kind.labels) {
+        if volumes > attaches || !requests.fits(room) || !self.admits(&kind.labels) {
             return None;
         }
         // No edit of the pool lets its class launch other types.
@@ -113,13 +117,20 @@ impl<'a> PoolCandidate<'a> {
     pub(super) fn group_change(&self, group: &NodeGroup) -> Option<(usize, MicroUsd, String)> {
         let Input { catalog, observed, .. } = self.report.input;
         let pool = self.report.pool_text(&self.pool.name);
-        let nodes = |kind: &InstanceType, price| {
-            let nodes = self.unplaced.nodes_text(&self.room(kind), &kind.name, price);
+        let nodes = |kind: &InstanceType, room: &Resources, price| {
+            let nodes = self.unplaced.nodes_text(room, &kind.name, price);
             format!("{nodes} on demand")
         };
         let own = group_guarantee(self.pool, &group.types, catalog, &self.settings).ok();
-        let own = own.map(|guarantee| guarantee.kind);
-        if let Some((kind, price)) = own.and_then(|kind| Some((kind, self.price(kind)?))) {
+        let certain = own.as_ref().and_then(|own| {
+            let room = self.room(own.kind).minus(&own.less_allocatable);
+            // Auto Scaling chooses the type, so that the pod must fit each one.
+            let kinds = group.types.iter().filter_map(|name| catalog.types.get(name));
+            let prices = kinds.map(|kind| self.price_with(kind, &room));
+            let dearest = prices.collect::<Option<Vec<MicroUsd>>>()?.into_iter().max()?;
+            Some((own.kind, room, dearest))
+        });
+        if let Some((kind, room, price)) = certain {
             let mut changes = vec![match self.report.offers.refusals.get(&self.pool.name) {
                 Some(PoolRefusal::Group { .. }) if !group.manage => format!(
                     "set `spec.groups.{}: {{ manage: true }}` in fleetwright.yaml, or resize \
@@ -129,12 +140,12 @@ impl<'a> PoolCandidate<'a> {
                 _ => format!("resize {pool} by hand"),
             }];
             let size = group_size(group, observed);
-            let needed = i64::from(size.members) + self.unplaced.nodes_needed(&self.room(kind));
+            let needed = i64::from(size.members) + self.unplaced.nodes_needed(&room);
             if needed > i64::from(size.most) {
                 changes.push(format!("raise its maxSize from {} to {needed}", size.most));
             }
             changes.extend(self.changes.iter().cloned());
-            let text = format!("{}: {}", changes.join(", and "), nodes(kind, price));
+            let text = format!("{}: {}", changes.join(", and "), nodes(kind, &room, price));
             return Some((changes.len(), price, text));
         }
         let arch = |kind: &InstanceType| kind.labels.get(key::ARCH).cloned();
@@ -146,7 +157,7 @@ impl<'a> PoolCandidate<'a> {
         let why = if own.is_none() { "not certain" } else { "fixed and too small" };
         let add = format!("add a node group of {}, because the type of {pool} is {why}", kind.name);
         let changes: Vec<String> = [add].into_iter().chain(self.changes.iter().cloned()).collect();
-        let text = format!("{}: {}", changes.join(", and "), nodes(kind, price));
+        let text = format!("{}: {}", changes.join(", and "), nodes(kind, &self.room(kind), price));
         Some((changes.len() + 1, price, text))
     }
 

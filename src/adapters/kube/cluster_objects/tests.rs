@@ -210,3 +210,33 @@ fn workloads_of_kueue_are_unknown_unless_they_are_listed() {
     let objects = read(&[(QUEUED.path, &odd)], BTreeMap::new());
     assert_eq!(objects.unread_objects[0].object, "Workload ml/odd");
 }
+
+#[test]
+fn workload_of_a_job_belongs_to_its_cron_job() {
+    let jobs = cached_objects(JOBS, vec![owned("train-2911", "batch/v1", "CronJob", "train")]);
+    let mut queued = owned("job-train-2911", "batch/v1", "Job", "train-2911");
+    queued["spec"] = json!({ "queueName": "team-a" });
+    let queued = cached_objects(QUEUED, vec![queued]);
+    let others = [(JOBS.path, &jobs), (QUEUED.path, &queued)].into();
+    let objects = assemble(&mut ObjectCache::new(), &others, &BTreeMap::new());
+    let queued = objects.scaling.queued.expect("read");
+    let owner = queued[0].owner.as_ref().expect("a CronJob");
+    assert_eq!((owner.kind, &*owner.name), (WorkloadKind::CronJob, "train"));
+}
+
+#[test]
+fn unread_queues_matter_once_a_pod_waits_for_kueue() {
+    let unread = |gates: Json, why: LeftOut| {
+        let mut pod = owned("a", "apps/v1", "StatefulSet", "db");
+        pod["spec"]["schedulingGates"] = gates;
+        let left_out = [(QUEUED.path, why)].into();
+        assemble(&mut cached_objects(PODS, vec![pod]), &BTreeMap::new(), &left_out).unread
+    };
+    let gate = || json!([{ "name": "kueue.x-k8s.io/admission" }]);
+    let forbidden = || LeftOut::Forbidden("workloads is forbidden".to_owned());
+    assert_eq!(unread(json!([]), forbidden()), [""; 0]);
+    let [found] = &unread(gate(), forbidden())[..] else { panic!("one list") };
+    assert!(found.contains("workloads is forbidden"), "{found}");
+    let [found] = &unread(gate(), LeftOut::NotServed)[..] else { panic!("one list") };
+    assert!(found.contains("no known version of Kueue"), "{found}");
+}

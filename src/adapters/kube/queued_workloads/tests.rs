@@ -46,14 +46,17 @@ fn read(object: &Json) -> Option<QueuedWorkload> {
     queues.add_flavor("/spot", &flavor);
     queues.add_check("/prov", &json!({ "spec": { "controllerName": PROVISIONING } }));
     queues.add_check("/budget", &json!({ "spec": { "controllerName": "example.com/budget" } }));
-    queues.queued().pop()
+    queues.add_check("/far", &json!({ "spec": { "controllerName": MULTI_KUEUE } }));
+    queues.queued().0.pop()
 }
 
 /// Returns the number of admitted pods, or the reason why they wait.
 fn admission(object: &Json) -> Result<u32, String> {
     match read(object).expect("unfinished").admission {
         QueueAdmission::Admitted { pods, .. } => Ok(pods),
-        QueueAdmission::Waiting { because, .. } => Err(because),
+        QueueAdmission::Unknown { because } | QueueAdmission::Waiting { because, .. } => {
+            Err(because)
+        }
     }
 }
 
@@ -104,6 +107,7 @@ fn workload_waits_until_it_is_admitted() {
         (quota, "insufficient quota for cpu"),
         (workload(&[("Evicted", "preempted"), ("Admitted", "")]), "preempted"),
         (inactive, "it is not active"),
+        (checks("budget", "Ready"), "its queue is about to admit it"),
         (checks("budget", "Pending"), "it waits for its admission checks: budget"),
         (checks("prov", "Pending"), "admission check prov waits for a ProvisioningRequest"),
         (several, "its pods have several ResourceFlavors, and count once they start"),
@@ -112,6 +116,47 @@ fn workload_waits_until_it_is_admitted() {
         assert_eq!(admission(&object), Err(reason.to_owned()));
     }
     assert_eq!(read(&workload(&[("Finished", ""), ("Admitted", "")])), None);
+}
+
+#[test]
+fn pods_that_multikueue_runs_elsewhere_need_no_node() {
+    let mut checked = workload(&[("Admitted", "")]);
+    checked["status"]["admissionChecks"] = json!([{ "name": "far", "state": "Ready" }]);
+    let mut placed = workload(&[("Admitted", "")]);
+    placed["status"]["clusterName"] = json!("worker-1");
+    for object in [checked, placed] {
+        assert_eq!(admission(&object), Err("it runs in another cluster".to_owned()));
+    }
+    let mut ready = workload(&[("Admitted", "")]);
+    ready["status"]["admissionChecks"] = json!([{ "name": "budget", "state": "Ready" }]);
+    assert_eq!(admission(&ready), Ok(4));
+}
+
+#[test]
+fn workload_with_an_unread_flavor_or_check_is_unread() {
+    let unread = |object: &Json| {
+        let mut queues = Queues::default();
+        queues.add_workload(object).expect("readable");
+        queues.add_flavor("/spot", &json!({ "spec": { "tolerations": 7 } }));
+        let (queued, unread) = queues.queued();
+        let [UnreadWorkload { key, reason }] = &unread[..] else { panic!("{unread:?}") };
+        let because = reason.clone();
+        assert_eq!(queued[0].admission, QueueAdmission::Unknown { because });
+        assert_eq!(key, "ml/job-train-1");
+        reason.clone()
+    };
+    let mut object = workload(&[("Admitted", "")]);
+    let broken = unread(&object);
+    assert!(broken.starts_with("its ResourceFlavor spot was not read: "), "{broken}");
+    object["status"]["admissionChecks"] = json!([{ "name": "gone", "state": "Ready" }]);
+    assert_eq!(unread(&object), "its AdmissionCheck gone was not read");
+}
+
+#[test]
+fn older_version_is_read_in_place_of_an_unserved_one() {
+    let older = older_version(QUEUED).expect("v1beta1");
+    assert_eq!(older.path, "/apis/kueue.x-k8s.io/v1beta1/workloads");
+    assert!(is_queue_resource(older) && older_version(older).is_none());
 }
 
 #[test]
