@@ -451,12 +451,12 @@ fn guide_commands_behave_as_documented() {
     ] {
         let commands = commands(guide);
         assert!(commands.len() > 2, "{guide}");
-        let mut out = String::new();
+        let mut printed = String::new();
         for command in commands {
             let result = workspace.run(&command);
             assert_eq!(result.code, Some(0), "{guide}: {command:?}\n{}{}", result.out, result.err);
-            out = result.out;
+            printed.push_str(&result.out);
         }
-        assert!(out.contains(last), "{guide}: {out}");
+        assert!(printed.contains(last), "{guide}: {printed}");
     }
 }
