@@ -126,7 +126,34 @@ impl<'a> Passes<'a> {
         ConvergedFleet { failure_domains: Some(report), ..converged }
     }
 
+    /// Returns the fleet for the checks.
+    ///
+    /// Pods that others must be near are assigned to one domain instead of several if that leaves
+    /// fewer pods unschedulable, as it may where limits of a pool bound the fleet.
     fn converge_with_checks(&self) -> ConvergedFleet<'a> {
+        let spread = self.converge_once();
+        let unplaced = |converged: &ConvergedFleet| {
+            converged.outcome.fleet.unplaced_by_priority(&self.demand.groups)
+        };
+        if spread.outcome.fleet.unplaced.is_empty() || !self.spreads_followed_pods() {
+            return spread;
+        }
+        let checks = FleetChecks { spreads_followed: false, ..self.checks };
+        let together = self.with_checks(checks).converge_once();
+        if unplaced(&together) < unplaced(&spread) { together } else { spread }
+    }
+
+    /// Returns true if some pods must be near other pods and may be spread as well.
+    fn spreads_followed_pods(&self) -> bool {
+        let follows = |group: &PodGroup| {
+            let shape = &group.shape;
+            let is_apart = !shape.spread.is_empty() || !shape.anti_affinity.required.is_empty();
+            is_apart && !shape.affinity.required.is_empty()
+        };
+        self.checks.spreads_followed && self.demand.groups.iter().any(follows)
+    }
+
+    fn converge_once(&self) -> ConvergedFleet<'a> {
         let model = self.model(&self.demand.groups, self.existing);
         let (outcome, with_events) = self.run_with_best_events(&model);
         let checks = FleetChecks { with_events, ..self.checks };
@@ -244,6 +271,7 @@ impl<'a> Passes<'a> {
             existing,
             namespaces,
             failure_domains: self.checks.failure_domains,
+            spreads_followed: self.checks.spreads_followed,
         }
     }
 

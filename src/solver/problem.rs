@@ -41,6 +41,8 @@ pub(super) struct FleetChecks<'a> {
     pub unschedulable_pods_arrive: bool,
     /// True if the fleet is searched as if no pod were nominated.
     pub ignores_nominations: bool,
+    /// True if pods that others must be near may be assigned to several domains.
+    pub spreads_followed: bool,
 }
 
 impl<'a> FleetChecks<'a> {
@@ -52,6 +54,7 @@ impl<'a> FleetChecks<'a> {
             orders: CoveredOrders::All,
             unschedulable_pods_arrive: false,
             ignores_nominations: false,
+            spreads_followed: true,
         }
     }
 }

@@ -94,6 +94,8 @@ pub(super) struct TopologyInput<'a> {
     pub namespaces: &'a BTreeMap<Namespace, Labels>,
     /// Maximum share of pods on one node or in one zone.
     pub failure_domains: failure_domains::FailureDomainLimits<'a>,
+    /// True if pods that others must be near may be assigned to several domains.
+    pub spreads_followed: bool,
 }
 
 /// Returns the required terms of the groups and the terms for failure domains.

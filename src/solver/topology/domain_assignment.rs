@@ -318,7 +318,7 @@ impl<'a> DomainAssigner<'a> {
         let followed: Vec<&InterPodTerm> = task.of_kind(TermKind::Affinity).collect();
         for term in followed {
             let selects_itself = term.members.contains(&task.group);
-            if !selects_itself {
+            if self.input.spreads_followed && !selects_itself {
                 self.anchor(task, term, &free);
             }
             let has_pods = |domain: &LabelValue| {
