@@ -1,6 +1,6 @@
-//! Takes back the launches of an exchange whose removals did not start.
+//! Terminates the unused launches of a batch whose removals did not finish.
 //!
-//! The instances to remove stay, so their replacements have nothing to do. Invariant: an instance is
+//! The nodes to remove stay, so their replacements have nothing to do. Invariant: an instance is
 //! terminated only if its node was observed without pods after its cordon, and no pod is pending.
 
 use std::collections::BTreeSet;
@@ -15,21 +15,24 @@ use crate::apply::ports::{Clock, Cloud, Cluster};
 use crate::model::ids::Address;
 use crate::plan::wire::WaveStep;
 
-/// Text of the outcome of a launch that was taken back.
-const REVERTED: &str = "its removals did not start, so it was terminated again";
+/// Text of the outcome of a terminated launch.
+const REVERTED: &str = "its removals did not finish, so the unused instance was terminated";
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
-    /// Terminates the unused instances that this apply launched in exchange for the nodes that stay.
-    /// A controller decides in its next plan instead.
-    pub(super) async fn revert_launches(&mut self, waves: &[WaveWork<'_>]) {
+    /// Terminates the unused instances of a batch that were launched for nodes that stay. A
+    /// controller decides in its next plan instead.
+    pub(super) async fn revert_launches(&mut self, batch: &[WaveWork<'_>]) {
         if self.settings.opened_by == OpenedBy::Controller || self.settings.is_interrupted() {
+            return;
+        }
+        let mut unused = self.launches_of_staying(batch);
+        if unused.is_empty() {
             return;
         }
         let Some(observed) = self.observe_with_retries().await else { return };
         if observed.pods.iter().any(|pod| is_pending(pod) && !pod.is_node_bound()) {
             return;
         }
-        let mut unused = self.launches_of_removals(waves);
         unused.retain(|item| is_unused(item, &observed));
         let taken: BTreeSet<&Address> = unused.iter().map(|item| item.work.address).collect();
         self.outcomes
@@ -44,39 +47,46 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Returns the instances that this apply launched in the groups of its removals.
-    fn launches_of_removals<'w, 'p>(&self, waves: &'w [WaveWork<'p>]) -> Vec<Booting<'w, 'p>> {
-        let mut removed: BTreeSet<&Address> = BTreeSet::new();
-        let mut groups: BTreeSet<&str> = BTreeSet::new();
-        let mut launches = Vec::new();
-        for wave in waves {
+    /// Returns the instances that the plan launched in the groups of the removals that did not finish.
+    /// A drain that the next apply continues retains its replacements.
+    fn launches_of_staying<'w, 'p>(&self, batch: &'w [WaveWork<'p>]) -> Vec<Booting<'w, 'p>> {
+        let outcomes = self.outcomes.borrow();
+        let outcome_of = |address: &Address, step: WaveStep| {
+            outcomes.iter().find(|change| change.step == step && change.address == *address)
+        };
+        let (mut staying, mut groups) = (BTreeSet::new(), BTreeSet::new());
+        let (mut launches, mut continued) = (Vec::new(), BTreeSet::new());
+        for wave in batch {
             match wave {
                 WaveWork::Launch(works) => launches.extend(works),
                 WaveWork::Retire(works) => {
-                    removed.extend(works.iter().map(|work| work.address));
-                    groups.extend(works.iter().filter_map(|work| work.group));
+                    for work in works {
+                        let outcome = outcome_of(work.address, WaveStep::Retire);
+                        let outcome = outcome.map(|change| &change.outcome);
+                        if matches!(outcome, Some(Outcome::Continues { .. })) {
+                            continued.extend(work.group);
+                        } else if outcome.is_some_and(|outcome| !outcome.is_settled()) {
+                            staying.insert(work.address);
+                            groups.extend(work.group);
+                        }
+                    }
                 }
             }
         }
-        let outcomes = self.outcomes.borrow();
-        let launched = |address: &Address| {
-            let mut done = outcomes.iter().filter(|change| {
-                change.step == WaveStep::Launch
-                    && change.address == *address
-                    && change.outcome == Outcome::Done
-            });
-            done.next().and_then(|change| change.instance_id.clone())
-        };
-        let is_exchanged = |address: &Address| {
-            removed.contains(address)
-                || self.groups.get(address).is_some_and(|group| groups.contains(group))
+        let is_for_staying = |address: &Address| {
+            let group = self.groups.get(address);
+            staying.contains(address)
+                || group.is_some_and(|group| groups.contains(group) && !continued.contains(group))
         };
         let deadline = self.deadline(self.settings.bounds.ready);
-        let exchanged =
-            launches.into_iter().filter(|work| work.group.is_none() && is_exchanged(work.address));
-        exchanged
+        let candidates = launches
+            .into_iter()
+            .filter(|work| work.group.is_none() && is_for_staying(work.address));
+        candidates
             .filter_map(|work| {
-                let instance = launched(work.address)?;
+                let launched = outcome_of(work.address, WaveStep::Launch)?;
+                let is_there = matches!(launched.outcome, Outcome::Done | Outcome::AlreadyDone);
+                let instance = launched.instance_id.clone().filter(|_| is_there)?;
                 Some(Booting::new(work, instance, Outcome::Done, deadline))
             })
             .collect()
