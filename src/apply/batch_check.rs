@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Run;
-use super::retirement_state::{RetirementState, retirement_state};
+use super::retirement_state::has_ended;
 use super::wave_plan::{RetireWork, WaveWork};
 use crate::apply::ports::{Clock, Cloud, Cluster};
 use crate::model::ids::Address;
@@ -89,15 +89,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     /// Returns true if no removal of a wave starts: it is skipped, or has ended already.
     fn is_idle(&self, wave: &WaveWork<'_>, observed: &Observed) -> bool {
-        let has_ended = |work: &RetireWork<'_>| match retirement_state(work, observed) {
-            RetirementState::Absent | RetirementState::Terminating => true,
-            RetirementState::Approved(_) | RetirementState::Changed(_) => false,
-        };
         match wave {
             WaveWork::Launch(_) => false,
-            WaveWork::Retire(works) => {
-                works.iter().all(|work| has_ended(work) || self.skip_outcome(work, None).is_some())
-            }
+            WaveWork::Retire(works) => works
+                .iter()
+                .all(|work| has_ended(work, observed) || self.skip_outcome(work, None).is_some()),
         }
     }
 }

@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 use super::launch::Booting;
 use super::launch_timeout::is_unused;
 use super::nomination::is_pending;
-use super::receipt::Outcome;
-use super::wave_plan::WaveWork;
+use super::receipt::{ChangeOutcome, Outcome};
+use super::retirement_state::has_ended;
+use super::wave_plan::{RetireWork, WaveWork};
 use super::{OpenedBy, Run};
 use crate::apply::ports::{Clock, Cloud, Cluster};
 use crate::model::ids::Address;
@@ -25,14 +26,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         if self.settings.opened_by == OpenedBy::Controller || self.settings.is_interrupted() {
             return;
         }
-        let mut unused = self.launches_of_staying(batch);
-        if unused.is_empty() {
+        let mut staying = self.unfinished_removals(batch);
+        if staying.is_empty() {
             return;
         }
         let Some(observed) = self.observe_with_retries().await else { return };
         if observed.pods.iter().any(|pod| is_pending(pod) && !pod.is_node_bound()) {
             return;
         }
+        staying.retain(|work| !has_ended(work, &observed));
+        let mut unused = self.launches_for(batch, &staying);
         unused.retain(|item| is_unused(item, &observed));
         let taken: BTreeSet<&Address> = unused.iter().map(|item| item.work.address).collect();
         self.outcomes
@@ -47,48 +50,57 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Returns the instances that the plan launched in the groups of the removals that did not finish.
-    /// A drain that the next apply continues retains its replacements.
-    fn launches_of_staying<'w, 'p>(&self, batch: &'w [WaveWork<'p>]) -> Vec<Booting<'w, 'p>> {
+    /// Returns the outcome of a step, if it has ended.
+    fn ended(&self, address: &Address, step: WaveStep) -> Option<ChangeOutcome> {
         let outcomes = self.outcomes.borrow();
-        let outcome_of = |address: &Address, step: WaveStep| {
-            outcomes.iter().find(|change| change.step == step && change.address == *address)
-        };
-        let (mut staying, mut groups) = (BTreeSet::new(), BTreeSet::new());
-        let (mut launches, mut continued) = (Vec::new(), BTreeSet::new());
+        outcomes.iter().find(|change| change.step == step && change.address == *address).cloned()
+    }
+
+    /// Returns the removals of a batch that did not finish. A drain that the next apply continues
+    /// retains the launches of its group.
+    fn unfinished_removals<'w, 'p>(&self, batch: &'w [WaveWork<'p>]) -> Vec<&'w RetireWork<'p>> {
+        let (mut unfinished, mut continued) = (Vec::new(), BTreeSet::new());
         for wave in batch {
-            match wave {
-                WaveWork::Launch(works) => launches.extend(works),
-                WaveWork::Retire(works) => {
-                    for work in works {
-                        let outcome = outcome_of(work.address, WaveStep::Retire);
-                        let outcome = outcome.map(|change| &change.outcome);
-                        if matches!(outcome, Some(Outcome::Continues { .. })) {
-                            continued.extend(work.group);
-                        } else if outcome.is_some_and(|outcome| !outcome.is_settled()) {
-                            staying.insert(work.address);
-                            groups.extend(work.group);
-                        }
-                    }
+            let WaveWork::Retire(works) = wave else { continue };
+            for work in works {
+                let ended = self.ended(work.address, WaveStep::Retire);
+                match ended.map(|change| change.outcome) {
+                    Some(Outcome::Continues { .. }) => continued.extend(work.group),
+                    Some(outcome) if !outcome.is_settled() => unfinished.push(work),
+                    Some(_) | None => {}
                 }
             }
         }
-        let is_for_staying = |address: &Address| {
-            let group = self.groups.get(address);
-            staying.contains(address)
-                || group.is_some_and(|group| groups.contains(group) && !continued.contains(group))
+        unfinished.retain(|work| work.group.is_none_or(|group| !continued.contains(group)));
+        unfinished
+    }
+
+    /// Returns the instances that the plan launched for these removals.
+    fn launches_for<'w, 'p>(
+        &self,
+        batch: &'w [WaveWork<'p>],
+        removals: &[&RetireWork<'_>],
+    ) -> Vec<Booting<'w, 'p>> {
+        let is_for = |address: &Address| {
+            let group = self.groups.get(address).copied();
+            removals
+                .iter()
+                .any(|work| work.address == address || work.group.is_some() && work.group == group)
         };
         let deadline = self.deadline(self.settings.bounds.ready);
-        let candidates = launches
-            .into_iter()
-            .filter(|work| work.group.is_none() && is_for_staying(work.address));
-        candidates
-            .filter_map(|work| {
-                let launched = outcome_of(work.address, WaveStep::Launch)?;
-                let is_there = matches!(launched.outcome, Outcome::Done | Outcome::AlreadyDone);
-                let instance = launched.instance_id.clone().filter(|_| is_there)?;
-                Some(Booting::new(work, instance, Outcome::Done, deadline))
-            })
-            .collect()
+        let mut launched = Vec::new();
+        for wave in batch {
+            let WaveWork::Launch(works) = wave else { continue };
+            for work in works.iter().filter(|work| work.group.is_none() && is_for(work.address)) {
+                let ended = self.ended(work.address, WaveStep::Launch);
+                let Some(ChangeOutcome { instance_id: Some(instance), outcome, .. }) = ended else {
+                    continue;
+                };
+                if matches!(outcome, Outcome::Done | Outcome::AlreadyDone) {
+                    launched.push(Booting::new(work, instance, Outcome::Done, deadline));
+                }
+            }
+        }
+        launched
     }
 }
