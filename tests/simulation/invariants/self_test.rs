@@ -189,6 +189,7 @@ impl ViolationTrace {
             open: false,
             left: Vec::new(),
             ready,
+            pending: Vec::new(),
         }
     }
 
@@ -384,6 +385,45 @@ impl ViolationTrace {
         self.applies(&rollout);
     }
 
+    /// Makes the call of a CI apply.
+    fn ci_calls(&self, kind: CallKind) {
+        let asked = self.asked(kind);
+        let lease = asked.lease.map(|(_, until)| (APPLY, until));
+        self.call(&RecordedCall { replica: APPLY, lease, ..asked });
+    }
+
+    /// Begins a CI apply that replaces all nodes together, in batches. If `places_last` is true, all
+    /// pods have their places on the last launch. Removes the first node after its own launch.
+    fn replaces_first_of_many(&self, places_last: bool) {
+        let mut plan = self.rollout.clone();
+        let launches: Vec<Address> =
+            rows(&plan, WaveStep::Launch).map(|row| row.address.clone()).collect();
+        assert!(launches.len() > 3, "more nodes than a batch: {launches:?}");
+        for row in &mut plan.capacity.explain {
+            row.group = Some("r0".to_owned());
+        }
+        let last = launches.last().filter(|_| places_last);
+        for row in plan.capacity.placements.iter_mut().filter(|row| launches.contains(&row.address))
+        {
+            row.address = last.unwrap_or(&row.address).clone();
+        }
+        self.checks.borrow_mut().record_ci_apply(&plan);
+        let ended = self.removal(&plan, 0);
+        let row = rows(&plan, WaveStep::Retire).next().expect("one").address.clone();
+        let ready = [change_id(&plan.capacity.plan_id, &row)].into();
+        let node = ended.node.clone().expect("joined");
+        self.ci_calls(CallKind::Cordon { node, on: true, ours: true });
+        self.ci_calls(CallKind::Terminate(TerminatedInstance { ready, ..ended }));
+    }
+
+    /// Takes back the launch of a CI apply while pods created at these times wait for a node.
+    fn takes_back(&self, pending: Vec<Timestamp>) {
+        self.checks.borrow_mut().record_ci_apply(&self.rollout);
+        self.ci_calls(self.launch(&self.rollout, 0));
+        let ended = TerminatedInstance { pending, ..self.removal_of_launched(0) };
+        self.ci_calls(CallKind::Terminate(ended));
+    }
+
     fn later(&mut self, minutes: i64) {
         self.now = self.now.checked_add(SignedDuration::from_mins(minutes)).expect("a time");
     }
@@ -417,7 +457,9 @@ fn valid_trace(trace: &mut ViolationTrace) {
     separate.call(&RecordedCall { lease: None, ..separate.cordons_without_lease() });
     separate.launches_and_replaces(true);
     let mut found = separate.checks.borrow().check();
-    for valid in [waits_for_its_record, forgets_by_its_clock] {
+    let replaces: fn(&mut ViolationTrace) = |trace| trace.replaces_first_of_many(false);
+    let takes_back: fn(&mut ViolationTrace) = |trace| trace.takes_back(vec![trace.now]);
+    for valid in [waits_for_its_record, forgets_by_its_clock, replaces, takes_back] {
         let mut alone = ViolationTrace { checks: Rc::default(), ..trace.clone() };
         valid(&mut alone);
         found = found.and(alone.checks.borrow().check());
