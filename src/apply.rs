@@ -270,7 +270,7 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     if settings.opened_by != OpenedBy::Controller {
         waves = replacement_batches::in_batches(plan, waves);
     }
-    run.carry_out(&waves).await;
+    run.carry_out(waves).await;
     Ok(run.into_receipt(started_at))
 }
 
@@ -303,17 +303,20 @@ struct Run<'a, C, K, T> {
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Carries out the waves in order. A wave of removals ends a batch.
-    async fn carry_out(&mut self, waves: &[WaveWork<'_>]) {
-        let (mut has_ended_batch, mut blocker) = (false, None);
-        for (index, wave) in waves.iter().enumerate() {
+    async fn carry_out(&mut self, mut waves: Vec<WaveWork<'_>>) {
+        let has_batches = waves.iter().filter(|wave| wave.step() == WaveStep::Retire).count() > 1;
+        let (mut index, mut begins_batch, mut blocker) = (0, has_batches, None);
+        while index < waves.len() {
+            if begins_batch {
+                blocker = self.batch_blocker(&mut waves, index).await;
+            }
+            let wave = &waves[index];
             let changes = wave.addresses().filter(|address| !self.dropped.contains_key(*address));
             self.emit(None, Step::Wave { step: wave.step(), changes: changes.count() });
             match wave {
                 WaveWork::Launch(launches) => {
-                    if has_ended_batch {
-                        blocker = self.launch_blocker(&waves[..waves.len().min(index + 2)]).await;
-                    }
                     self.launch_wave(launches, blocker.as_deref()).await;
+                    begins_batch = false;
                 }
                 WaveWork::Retire(retires) => {
                     if blocker.is_none() {
@@ -321,10 +324,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     }
                     self.retire_wave(retires, blocker.as_deref()).await;
                     self.revert_launches(&waves[index.saturating_sub(1)..=index]).await;
-                    (has_ended_batch, blocker) = (true, None);
+                    (begins_batch, blocker) = (has_batches, None);
                 }
             }
             self.observation = None;
+            index += 1;
         }
     }
 

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Run;
+use super::replacement_batches::join;
 use super::retirement_state::has_ended;
 use super::wave_plan::{RetireWork, WaveWork};
 use crate::apply::ports::{Clock, Cloud, Cluster};
@@ -16,17 +17,65 @@ use crate::plan::{Plan, RevalidatedPlan};
 
 const UNREADABLE: &str = "the live state cannot be read";
 
+/// Judgement of removals.
+enum Judgement {
+    Free,
+    /// Pods need the nodes, or further launches.
+    Needed(String),
+    Blocked(String),
+}
+
+impl Judgement {
+    fn into_blocker(self) -> Option<String> {
+        match self {
+            Self::Free => None,
+            Self::Needed(why) | Self::Blocked(why) => Some(why),
+        }
+    }
+}
+
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
-    /// Judges a further batch before its launches. `waves` ends with its removals. Returns the reason
-    /// to launch nothing, if any.
-    pub(super) async fn launch_blocker(&mut self, waves: &[WaveWork<'_>]) -> Option<String> {
+    /// Judges the batch that begins at `index`, before its launches. If its pods need launches of
+    /// later batches, these are joined with it. Returns the reason to launch nothing, if any.
+    pub(super) async fn batch_blocker(
+        &mut self,
+        waves: &mut Vec<WaveWork<'_>>,
+        index: usize,
+    ) -> Option<String> {
         if self.settings.is_interrupted() {
             return None;
         }
-        let Some(observed) = self.observe_with_retries().await else {
-            return Some(UNREADABLE.to_owned());
+        let observed = match self.observation.take().filter(Observed::is_complete) {
+            Some(observed) => Some(observed),
+            None => self.observe_with_retries().await,
         };
-        let blocker = self.judge(waves, &observed).await;
+        let Some(observed) = observed else { return Some(UNREADABLE.to_owned()) };
+        let is_end = |end: &usize| matches!(waves[*end], WaveWork::Retire(_));
+        let ends: Vec<usize> = (index..waves.len()).filter(is_end).collect();
+        let mut blocker = None;
+        for (later, end) in ends.into_iter().enumerate() {
+            let judgement = if later == 0 && self.is_idle(&waves[end], &observed) {
+                Judgement::Free
+            } else {
+                self.judge(&waves[..=end], &observed).await
+            };
+            match judgement {
+                Judgement::Free => {
+                    if later > 0 {
+                        join(waves, index..=end);
+                    }
+                    blocker = None;
+                    break;
+                }
+                Judgement::Needed(why) => {
+                    blocker.get_or_insert(why);
+                }
+                Judgement::Blocked(why) => {
+                    blocker = Some(why);
+                    break;
+                }
+            }
+        }
         // The launches reuse it, because nothing is written in between.
         self.observation = Some(observed);
         blocker
@@ -41,20 +90,24 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let Some(observed) = self.observe_with_retries().await else {
             return Some(UNREADABLE.to_owned());
         };
-        self.judge(waves, &observed).await
+        if waves.last().is_some_and(|wave| self.is_idle(wave, &observed)) {
+            return None;
+        }
+        self.judge(waves, &observed).await.into_blocker()
     }
 
     /// Plans again for the part of the plan that is done after `waves`.
-    async fn judge(&self, waves: &[WaveWork<'_>], observed: &Observed) -> Option<String> {
-        if waves.last().is_some_and(|wave| self.is_idle(wave, observed)) {
-            return None;
-        }
+    async fn judge(&self, waves: &[WaveWork<'_>], observed: &Observed) -> Judgement {
         let part = part_of(self.plan, &self.steps_in(waves));
         let replanned = self.settings.replan.replan(&part, observed).await;
         let RevalidatedPlan { blocked_removal, frozen, current, .. } = replanned;
         self.ports.clock.yield_now().await;
         let errors = current.errored.then(|| "its inputs have errors now".to_owned());
-        blocked_removal.or(frozen).or(errors)
+        match (frozen.or(errors), blocked_removal) {
+            (None, None) => Judgement::Free,
+            (None, Some(why)) => Judgement::Needed(why),
+            (Some(_), Some(why)) | (Some(why), None) => Judgement::Blocked(why),
+        }
     }
 
     /// Returns the steps of `waves` that are done, or that this apply still does.

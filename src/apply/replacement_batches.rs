@@ -9,9 +9,10 @@ pub mod adr_0023 {}
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use super::wave_plan::{LaunchWork, RetireWork, WaveWork, groups};
-use crate::model::ids::{Address, WorkloadKey};
+use crate::model::ids::{Address, WorkloadKey, ZoneName};
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
 use crate::plan::wire::ExplainRow;
@@ -31,6 +32,7 @@ static NO_PODS: Pods = Pods::new();
 struct PlannedNode<'p> {
     address: &'p Address,
     hourly: MicroUsd,
+    zone: Option<&'p ZoneName>,
     /// Planned pods of a launch, or running pods of a removed node.
     pods: &'p Pods,
 }
@@ -108,6 +110,19 @@ pub(super) fn in_batches<'p>(plan: &'p Plan, waves: Vec<WaveWork<'p>>) -> Vec<Wa
     waves
 }
 
+/// Joins the batches of some waves to one: all their launches, and then all their removals.
+pub(super) fn join(waves: &mut Vec<WaveWork<'_>>, range: RangeInclusive<usize>) {
+    let (at, mut launches, mut retires) = (*range.start(), Vec::new(), Vec::new());
+    for wave in waves.drain(range) {
+        match wave {
+            WaveWork::Launch(works) => launches.extend(works),
+            WaveWork::Retire(works) => retires.extend(works),
+        }
+    }
+    let joined = [WaveWork::Launch(launches), WaveWork::Retire(retires)];
+    waves.splice(at..at, joined.into_iter().filter(|wave| wave.addresses().next().is_some()));
+}
+
 /// Returns the batches of all replacements of a plan.
 fn batches<'p>(
     plan: &'p Plan,
@@ -153,6 +168,7 @@ fn replacements<'p>(
         replacements.entry(name_of(work.address)).or_default().removals.push(PlannedNode {
             address: work.address,
             hourly: row.and_then(|row| row.hourly_before).unwrap_or_default(),
+            zone: work.node.zone.as_ref(),
             pods: row.map_or(&NO_PODS, |row| &*row.pods_before),
         });
     }
@@ -162,6 +178,7 @@ fn replacements<'p>(
         let node = PlannedNode {
             address: work.address,
             hourly: row.and_then(|row| row.hourly_after).unwrap_or_default(),
+            zone: work.node.zone.as_ref(),
             pods: row.map_or(&NO_PODS, |row| &*row.pods),
         };
         match work.group {
@@ -181,7 +198,8 @@ impl<'p> Replacement<'p> {
         self.removals
             .sort_by_key(|node| (node.pods.is_empty(), Reverse(node.hourly), node.address));
         let mut places = self.places();
-        while self.take_launch(&mut places, |places, node| places.lack(node.pods)).is_some() {}
+        let is_lacked = |places: &Places<'p>, node: &PlannedNode<'p>| places.lack(node.pods);
+        while self.take_launch(&mut places, None, is_lacked).is_some() {}
         let launched: MicroUsd = self.launches.iter().map(|node| node.hourly).sum();
         let removed: MicroUsd = self.removals.iter().map(|node| node.hourly).sum();
         let dearest = (launched - removed).max(MicroUsd::ZERO);
@@ -194,7 +212,7 @@ impl<'p> Replacement<'p> {
                     || removal.pods.is_empty()
                     || places.lack(node.pods)
             };
-            while let Some(launch) = self.take_launch(&mut places, is_needed) {
+            while let Some(launch) = self.take_launch(&mut places, removal.zone, is_needed) {
                 difference += launch.hourly;
                 part.launches.push(launch.address);
             }
@@ -226,13 +244,18 @@ impl<'p> Replacement<'p> {
         places
     }
 
-    /// Takes the next launch that is needed, and adds its places.
+    /// Takes the next launch that is needed, and adds its places. Launches in `zone` are taken first,
+    /// because its pods may have to stay there.
     fn take_launch(
         &mut self,
         places: &mut Places<'p>,
+        zone: Option<&ZoneName>,
         is_needed: impl Fn(&Places<'p>, &PlannedNode<'p>) -> bool,
     ) -> Option<PlannedNode<'p>> {
-        let next = self.launches.iter().position(|node| is_needed(places, node))?;
+        let mut nodes = self.launches.iter();
+        let next = nodes.position(|node| node.zone == zone && is_needed(places, node));
+        let next =
+            next.or_else(|| self.launches.iter().position(|node| is_needed(places, node)))?;
         let launch = self.launches.remove(next);
         places.add(launch.pods);
         Some(launch)

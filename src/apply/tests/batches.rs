@@ -1,6 +1,7 @@
 //! Replacements of many nodes: batch by batch, also after crashes.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 
 use super::crashes::apply_with_fault;
 use super::*;
@@ -191,10 +192,10 @@ fn replacement_finishes_after_any_fault_at_any_write() {
     assert_finished_after_any(&Fault::ALL, 5, 4);
 }
 
-/// A planner that blocks removals at one call, and records the part of the plan of each call.
+/// A planner that blocks removals at some calls, and records the part of the plan of each call.
 #[derive(Debug, Default)]
 struct BlockAt {
-    call: usize,
+    blocked: Range<usize>,
     calls: Cell<usize>,
     /// Numbers of launches, removals and retained nodes of each judged part.
     parts: RefCell<Vec<[usize; 3]>>,
@@ -209,16 +210,39 @@ impl Replan for BlockAt {
         };
         let part = [Action::Create, Action::Delete, Action::NoOp].map(count);
         self.parts.borrow_mut().push(part);
-        let blocked_removal = (call == self.call).then(|| "a pod fits nowhere else".to_owned());
+        let blocked_removal =
+            self.blocked.contains(&call).then(|| "a pod fits nowhere else".to_owned());
         let revalidated =
             RevalidatedPlan { blocked_removal, ..RevalidatedPlan::as_approved(plan.clone()) };
         Box::pin(std::future::ready(revalidated))
     }
 }
 
-/// Applies with a planner that blocks at `call`. Returns the receipt and the judged parts.
-fn apply_blocked_at(call: usize, world: &World, plan: &Plan) -> (Receipt, Vec<[usize; 3]>) {
-    let replan = BlockAt { call, ..BlockAt::default() };
+/// A planner during whose call EC2 reclaims an instance.
+#[derive(Debug)]
+struct ReclaimAt<'w> {
+    call: usize,
+    calls: Cell<usize>,
+    world: &'w World,
+    instance: InstanceId,
+}
+
+impl Replan for ReclaimAt<'_> {
+    fn replan<'r>(&'r self, plan: &'r Plan, _: &'r Observed) -> Replanned<'r> {
+        if self.calls.replace(self.calls.get() + 1) == self.call {
+            self.world.reclaim_instance(&self.instance);
+        }
+        Box::pin(std::future::ready(RevalidatedPlan::as_approved(plan.clone())))
+    }
+}
+
+/// Applies with a planner that blocks at some calls. Returns the receipt and the judged parts.
+fn apply_blocked_at(
+    blocked: Range<usize>,
+    world: &World,
+    plan: &Plan,
+) -> (Receipt, Vec<[usize; 3]>) {
+    let replan = BlockAt { blocked, ..BlockAt::default() };
     let settings = ApplySettings { replan: &replan, ..settings() };
     let receipt = apply_over(plan, world, &settings).0.expect("not refused");
     (receipt, replan.parts.into_inner())
@@ -227,16 +251,28 @@ fn apply_blocked_at(call: usize, world: &World, plan: &Plan) -> (Receipt, Vec<[u
 #[test]
 fn each_step_of_a_batch_is_judged_by_itself() {
     let (world, plan) = replacement(8, 8);
-    let (receipt, parts) = apply_blocked_at(usize::MAX, &world, &plan);
+    let (receipt, parts) = apply_blocked_at(0..0, &world, &plan);
     assert_eq!(receipt.verdict, ApplyStatus::Applied);
-    let expected = [[8, 8, 0], [3, 3, 5], [6, 6, 2], [6, 6, 2], [8, 8, 0], [8, 8, 0]];
+    let [all, first, second] = [[8, 8, 0], [3, 3, 5], [6, 6, 2]];
+    let expected = [all, first, first, second, second, all, all];
     assert_eq!(parts, expected);
+}
+
+#[test]
+fn batch_whose_pods_need_later_launches_is_joined_with_them() {
+    let (world, plan) = replacement(8, 8);
+    let (receipt, parts) = apply_blocked_at(1..2, &world, &plan);
+    assert_eq!(receipt.verdict, ApplyStatus::Applied);
+    let [all, first, second] = [[8, 8, 0], [3, 3, 5], [6, 6, 2]];
+    assert_eq!(parts, [all, first, second, second, all, all]);
+    assert_eq!(peak(&world).0, 8 + 2 * BATCH);
+    assert_eq!((keys(&world, 'o').len(), keys(&world, 'n').len()), (0, 8));
 }
 
 #[test]
 fn batch_that_is_blocked_before_its_launches_launches_nothing() {
     let (world, plan) = replacement(8, 8);
-    let (receipt, parts) = apply_blocked_at(2, &world, &plan);
+    let (receipt, parts) = apply_blocked_at(3..5, &world, &plan);
     assert_eq!(receipt.verdict, ApplyStatus::Partly);
     let why = "a pod fits nowhere else".to_owned();
     for (key, step) in [("n03", WaveStep::Launch), ("o05", WaveStep::Retire)] {
@@ -246,7 +282,7 @@ fn batch_that_is_blocked_before_its_launches_launches_nothing() {
     for (key, step) in [("n07", WaveStep::Launch), ("o07", WaveStep::Retire)] {
         assert_eq!(*outcome(&receipt, key, step), Outcome::Skipped { why: why.clone() });
     }
-    assert_eq!(parts.len(), 3, "the last batch does not start, and is not judged");
+    assert_eq!(parts.len(), 5, "the last batch does not start, and is not judged");
     assert_eq!(keys(&world, 'n'), ["n00", "n01", "n02"]);
     assert_eq!(keys(&world, 'o'), ["o03", "o04", "o05", "o06", "o07"]);
     assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied, "the same plan finishes");
@@ -256,7 +292,7 @@ fn batch_that_is_blocked_before_its_launches_launches_nothing() {
 #[test]
 fn batch_that_is_blocked_after_its_launches_is_taken_back() {
     let (world, plan) = replacement(8, 8);
-    let (receipt, _) = apply_blocked_at(3, &world, &plan);
+    let (receipt, _) = apply_blocked_at(4..5, &world, &plan);
     assert_eq!(receipt.verdict, ApplyStatus::Partly);
     let why = "its removals did not finish, so the unused instance was terminated".to_owned();
     assert_eq!(*outcome(&receipt, "n04", WaveStep::Launch), Outcome::Abandoned { why });
@@ -274,7 +310,7 @@ fn launches_of_a_crashed_run_are_taken_back_too() {
     assert!(apply_with_fault(&plan, &world, 23, Fault::CrashAfter));
     assert_eq!(keys(&world, 'n').len(), 6, "the second batch is launched");
     // The first batch has ended, so the second call judges the second batch.
-    let (receipt, _) = apply_blocked_at(1, &world, &plan);
+    let (receipt, _) = apply_blocked_at(1..3, &world, &plan);
     assert_eq!(receipt.verdict, ApplyStatus::Partly);
     assert_eq!(keys(&world, 'n'), ["n00", "n01", "n02"]);
     assert_eq!(keys(&world, 'o').len(), 5);
@@ -315,4 +351,23 @@ fn missing_capacity_takes_back_the_other_launches_of_the_batch() {
     world.set_unavailable(Vec::new());
     assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied, "the same plan finishes");
     assert_replaced(&world, 8, 8, "with capacity");
+}
+
+#[test]
+fn node_of_a_later_batch_that_ends_meanwhile_stops_nothing() {
+    // The whole plan is judged, and then each launch and each removal of the three batches.
+    for call in 0..7 {
+        let (world, plan) = replacement(8, 8);
+        let is_ending = |row: &&ResourceChange| row.address == address("o04");
+        let ending = plan.resource_changes.iter().find(is_ending).expect("a row");
+        let before = ending.change.before.as_ref().expect("it runs");
+        let instance = before.instance_id.clone().expect("known");
+        let calls = Cell::default();
+        let replan = ReclaimAt { call, calls, world: &world, instance };
+        let settings = ApplySettings { replan: &replan, ..settings() };
+        let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+        assert_eq!(receipt.verdict, ApplyStatus::Applied, "call {call}: {receipt:#?}");
+        assert!(replan.calls.get() > call, "call {call}");
+        assert_replaced(&world, 8, 8, &format!("reclaimed at call {call}"));
+    }
 }
