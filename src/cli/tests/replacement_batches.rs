@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use jiff::Timestamp;
+
 use super::run_command;
 use crate::adapters::git::read_tree;
 use crate::apply::ports::LaunchOutcome;
@@ -11,6 +13,8 @@ use crate::catalog::Catalog;
 use crate::cli::replan::Replanner;
 use crate::cli::repository::Repository;
 use crate::cli::{Exit, embedded};
+use crate::model::desired::RegionPrices;
+use crate::model::units::MicroUsd;
 use crate::plan::Plan;
 use crate::plan::wire::Action;
 use crate::simulator::{PortCall, World};
@@ -90,11 +94,32 @@ impl Saved {
         embedded::copy(&self.repository, Some(directory), at).expect("a world")
     }
 
+    /// Returns the catalog after a rise of the price of the new nodes.
+    fn dearer_catalog(&self) -> Catalog {
+        let fleet = &self.repository.fleet;
+        let prices = RegionPrices {
+            format_version: 1,
+            region: fleet.region.clone(),
+            version: "1".to_owned(),
+            published: Timestamp::UNIX_EPOCH,
+            currency: "USD".to_owned(),
+            hourly: [("m5.large", 96_000), ("m6a.large", 960_000)]
+                .map(|(name, price)| (name.into(), MicroUsd(price)))
+                .into(),
+        };
+        let catalog = Catalog::load_with_prices(&fleet.region, &fleet.zones, Some(&prices));
+        catalog.expect("a catalog")
+    }
+
     /// Applies the plan, and kills the apply after write `at`. Returns true if it was killed.
     fn is_killed(&self, world: &World, at: usize) -> bool {
-        let replanner = Replanner::new(&self.repository, &self.catalog);
+        self.is_killed_with(&self.catalog, world, at)
+    }
+
+    fn is_killed_with(&self, catalog: &Catalog, world: &World, at: usize) -> bool {
+        let replanner = Replanner::new(&self.repository, catalog);
         let settings = ApplySettings {
-            catalog: Some(&self.catalog),
+            catalog: Some(catalog),
             ..ApplySettings::new(world.cluster(), &replanner)
         };
         let faulty = FaultyPorts::new(world, at, Fault::CrashAfter);
@@ -157,4 +182,19 @@ fn killed_replacement_is_finished_and_at_rest() {
         at += 1;
     }
     assert!(at >= 4 * nodes, "{at} writes");
+}
+
+#[test]
+fn price_that_rises_between_two_batches_changes_no_batch() {
+    let saved = Saved::new();
+    let dearer = saved.dearer_catalog();
+    let nodes = saved.world().observed().nodes.len();
+    // The first batch writes 3 launches, 3 openings and at least 4 calls for each node.
+    for at in [12, 20, 24] {
+        let world = saved.world();
+        assert!(saved.is_killed(&world, at), "killed at {at}");
+        assert!(!saved.is_killed_with(&dearer, &world, usize::MAX), "the same plan finishes");
+        assert!(peak(&world, nodes) <= nodes + BATCH, "killed at {at}");
+        assert!(saved.is_at_rest(&world), "killed at {at}");
+    }
 }

@@ -193,8 +193,8 @@ impl SharedWorld {
         let ready = observed.nodes.values().filter(|node| node.ready);
         let ready = ready.filter_map(|node| observed.instances.get(node.instance.as_ref()?));
         let ready = ready.filter_map(|i| Some(ChangeId::from(i.tags.get(tag::CHANGE)?.as_str())));
-        let waits = |pod: &&Pod| pod.is_active() && !pod.is_node_bound() && pod.node.is_none();
-        let pending = observed.pods.iter().filter(waits);
+        let waits = |pod: &Pod| pod.is_active() && !pod.is_node_bound() && pod.node.is_none();
+        let pending = observed.pods.iter().filter(|pod| waits(pod));
         TerminatedInstance {
             id: id.clone(),
             ours: instance
