@@ -21,6 +21,7 @@ use super::{
     Address, BTreeMap, BTreeSet, CallKind, Completeness, ControllerSettings, EarlierLaunch, Effect,
     InvariantChecks, NodeName, Observed, ObservedFleet, Plan, RecordedCall, ReplicaStep,
     ResourceChange, SignedDuration, Status, TerminatedInstance, Timestamp, change_id, rows,
+    workload_key,
 };
 use crate::simulation::environment::APPLY;
 use crate::simulation::harness::Simulation;
@@ -28,7 +29,7 @@ use crate::simulation::repository::{Commit, SimulatedCommit, SimulatedPlanner, c
 use fleetwright::apply::ports::LaunchRequest;
 use fleetwright::model::desired::{ApplyConditions, CountOrShare, RateLimit};
 use fleetwright::model::observed::tag;
-use fleetwright::plan::wire::{Reason, RetireReason, WaveStep};
+use fleetwright::plan::wire::{PlacementRow, Reason, RetireReason, WaveStep};
 use settings::OF_SETTINGS;
 use violations::{OF_LAUNCHES, OF_PLANS, OF_REMOVALS};
 
@@ -392,25 +393,30 @@ impl ViolationTrace {
         self.call(&RecordedCall { replica: APPLY, lease, ..asked });
     }
 
-    /// Begins a CI apply that replaces all nodes together, in batches. If `places_last` is true, all
-    /// pods have their places on the last launch. Removes the first node after its own launch.
+    /// Begins a CI apply that replaces all nodes together, in batches, with a pod each. Removes the
+    /// first node after its own launch. If `places_last` is true, its pod has its place on the last
+    /// launch.
     fn replaces_first_of_many(&self, places_last: bool) {
         let mut plan = self.rollout.clone();
         let launches: Vec<Address> =
             rows(&plan, WaveStep::Launch).map(|row| row.address.clone()).collect();
         assert!(launches.len() > 3, "more nodes than a batch: {launches:?}");
+        let first = rows(&plan, WaveStep::Retire).next().expect("one").address.clone();
+        assert!(launches.contains(&first), "{first} is replaced");
+        let workload = plan.capacity.placements[0].workload.clone();
         for row in &mut plan.capacity.explain {
             row.group = Some("r0".to_owned());
+            row.pods_before = [(workload_key(&workload).into(), 1)].into();
         }
-        let last = launches.last().filter(|_| places_last);
-        for row in plan.capacity.placements.iter_mut().filter(|row| launches.contains(&row.address))
-        {
-            row.address = last.unwrap_or(&row.address).clone();
-        }
+        let place = |launch: &Address| {
+            let is_moved = places_last && *launch == first;
+            let address = launches.last().filter(|_| is_moved).unwrap_or(launch).clone();
+            PlacementRow { workload: workload.clone(), address, pods: 1 }
+        };
+        plan.capacity.placements = launches.iter().map(place).collect();
         self.checks.borrow_mut().record_ci_apply(&plan);
         let ended = self.removal(&plan, 0);
-        let row = rows(&plan, WaveStep::Retire).next().expect("one").address.clone();
-        let ready = [change_id(&plan.capacity.plan_id, &row)].into();
+        let ready = [change_id(&plan.capacity.plan_id, &first)].into();
         let node = ended.node.clone().expect("joined");
         self.ci_calls(CallKind::Cordon { node, on: true, ours: true });
         self.ci_calls(CallKind::Terminate(TerminatedInstance { ready, ..ended }));
