@@ -17,15 +17,15 @@ use crate::plan::{Plan, RevalidatedPlan};
 
 const UNREADABLE: &str = "the live state cannot be read";
 
-/// Judgement of removals.
-enum Judgement {
+/// Judgment of removals.
+enum Judgment {
     Free,
     /// Pods need the nodes, or further launches.
     Needed(String),
     Blocked(String),
 }
 
-impl Judgement {
+impl Judgment {
     fn into_blocker(self) -> Option<String> {
         match self {
             Self::Free => None,
@@ -54,23 +54,23 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let ends: Vec<usize> = (index..waves.len()).filter(is_end).collect();
         let mut blocker = None;
         for (later, end) in ends.into_iter().enumerate() {
-            let judgement = if later == 0 && self.is_idle(&waves[end], &observed) {
-                Judgement::Free
+            let judgment = if later == 0 && self.is_idle(&waves[end], &observed) {
+                Judgment::Free
             } else {
                 self.judge(&waves[..=end], &observed).await
             };
-            match judgement {
-                Judgement::Free => {
+            match judgment {
+                Judgment::Free => {
                     if later > 0 {
                         join(waves, index..=end);
                     }
                     blocker = None;
                     break;
                 }
-                Judgement::Needed(why) => {
+                Judgment::Needed(why) => {
                     blocker.get_or_insert(why);
                 }
-                Judgement::Blocked(why) => {
+                Judgment::Blocked(why) => {
                     blocker = Some(why);
                     break;
                 }
@@ -97,16 +97,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     }
 
     /// Plans again for the part of the plan that is done after `waves`.
-    async fn judge(&self, waves: &[WaveWork<'_>], observed: &Observed) -> Judgement {
+    async fn judge(&self, waves: &[WaveWork<'_>], observed: &Observed) -> Judgment {
         let part = part_of(self.plan, &self.steps_in(waves));
         let replanned = self.settings.replan.replan(&part, observed).await;
         let RevalidatedPlan { blocked_removal, frozen, current, .. } = replanned;
         self.ports.clock.yield_now().await;
         let errors = current.errored.then(|| "its inputs have errors now".to_owned());
         match (frozen.or(errors), blocked_removal) {
-            (None, None) => Judgement::Free,
-            (None, Some(why)) => Judgement::Needed(why),
-            (Some(_), Some(why)) | (Some(why), None) => Judgement::Blocked(why),
+            (None, None) => Judgment::Free,
+            (None, Some(why)) => Judgment::Needed(why),
+            (Some(_), Some(why)) | (Some(why), None) => Judgment::Blocked(why),
         }
     }
 
