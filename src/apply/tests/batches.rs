@@ -270,6 +270,15 @@ fn batch_whose_pods_need_later_launches_is_joined_with_them() {
 }
 
 #[test]
+fn launches_of_the_first_batch_wait_for_no_removal() {
+    let (world, plan) = replacement(8, 8);
+    // All parts are blocked before the first launches, because they may be for new pods.
+    let (receipt, _) = apply_blocked_at(1..4, &world, &plan);
+    assert_eq!(receipt.verdict, ApplyStatus::Applied);
+    assert_replaced(&world, 8, 8, "blocked at first");
+}
+
+#[test]
 fn batch_that_is_blocked_before_its_launches_launches_nothing() {
     let (world, plan) = replacement(8, 8);
     let (receipt, parts) = apply_blocked_at(3..5, &world, &plan);
