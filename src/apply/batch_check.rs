@@ -50,8 +50,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             None => self.observe_with_retries().await,
         };
         let Some(observed) = observed else { return Some(UNREADABLE.to_owned()) };
-        let is_end = |waves: &[WaveWork<'_>], at: usize| matches!(waves[at], WaveWork::Retire(_));
-        let ends: Vec<usize> = (index..waves.len()).filter(|end| is_end(waves, *end)).collect();
+        let is_end = |at: &usize| waves[*at].step() == WaveStep::Retire;
+        let ends: Vec<usize> = (index..waves.len()).filter(is_end).collect();
         let mut blocker = None;
         for (later, end) in ends.into_iter().enumerate() {
             let judgment = if later == 0 && self.is_idle(&waves[end], &observed) {
@@ -80,7 +80,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         self.observation = Some(observed);
         // New pods wait for no removal. The first launches include theirs, and the removals are
         // judged once more after them.
-        let has_first_launches = index == 0 && !is_end(waves, 0);
+        let has_first_launches =
+            index == 0 && waves.first().is_some_and(|wave| wave.step() == WaveStep::Launch);
         blocker.filter(|_| !has_first_launches)
     }
 
