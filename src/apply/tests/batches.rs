@@ -219,12 +219,17 @@ impl Replan for BlockAt {
 }
 
 /// A planner during whose call EC2 reclaims an instance.
-#[derive(Debug)]
 struct ReclaimAt<'w> {
     call: usize,
     calls: Cell<usize>,
     world: &'w World,
     instance: InstanceId,
+}
+
+impl std::fmt::Debug for ReclaimAt<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ReclaimAt")
+    }
 }
 
 impl Replan for ReclaimAt<'_> {
