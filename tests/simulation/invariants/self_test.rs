@@ -393,30 +393,27 @@ impl ViolationTrace {
         self.call(&RecordedCall { replica: APPLY, lease, ..asked });
     }
 
-    /// Begins a CI apply that replaces all nodes together, in batches, with a pod each. Removes the
-    /// first node after its own launch. If `places_last` is true, its pod has its place on the last
-    /// launch.
-    fn replaces_first_of_many(&self, places_last: bool) {
+    /// Begins a CI apply that replaces all nodes together, in batches, and removes the first node
+    /// after the first launch. The last launch has this number of places.
+    fn replaces_first_of_many(&self, last_places: u32) {
         let mut plan = self.rollout.clone();
         let launches: Vec<Address> =
             rows(&plan, WaveStep::Launch).map(|row| row.address.clone()).collect();
         assert!(launches.len() > 3, "more nodes than a batch: {launches:?}");
-        let first = rows(&plan, WaveStep::Retire).next().expect("one").address.clone();
-        assert!(launches.contains(&first), "{first} is replaced");
         let workload = plan.capacity.placements[0].workload.clone();
+        let moved = u32::try_from(launches.len()).expect("few");
         for row in &mut plan.capacity.explain {
             row.group = Some("r0".to_owned());
-            row.pods_before = [(workload_key(&workload).into(), 1)].into();
+            row.pods_before = [(workload_key(&workload).into(), moved)].into();
         }
         let place = |launch: &Address| {
-            let is_moved = places_last && *launch == first;
-            let address = launches.last().filter(|_| is_moved).unwrap_or(launch).clone();
-            PlacementRow { workload: workload.clone(), address, pods: 1 }
+            let pods = if Some(launch) == launches.last() { last_places } else { 1 };
+            PlacementRow { workload: workload.clone(), address: launch.clone(), pods }
         };
         plan.capacity.placements = launches.iter().map(place).collect();
         self.checks.borrow_mut().record_ci_apply(&plan);
         let ended = self.removal(&plan, 0);
-        let ready = [change_id(&plan.capacity.plan_id, &first)].into();
+        let ready = [change_id(&plan.capacity.plan_id, &launches[0])].into();
         let node = ended.node.clone().expect("joined");
         self.ci_calls(CallKind::Cordon { node, on: true, ours: true });
         self.ci_calls(CallKind::Terminate(TerminatedInstance { ready, ..ended }));
@@ -463,7 +460,7 @@ fn valid_trace(trace: &mut ViolationTrace) {
     separate.call(&RecordedCall { lease: None, ..separate.cordons_without_lease() });
     separate.launches_and_replaces(true);
     let mut found = separate.checks.borrow().check();
-    let replaces: fn(&mut ViolationTrace) = |trace| trace.replaces_first_of_many(false);
+    let replaces: fn(&mut ViolationTrace) = |trace| trace.replaces_first_of_many(1);
     let takes_back: fn(&mut ViolationTrace) = |trace| trace.takes_back(vec![trace.now]);
     for valid in [waits_for_its_record, forgets_by_its_clock, replaces, takes_back] {
         let mut alone = ViolationTrace { checks: Rc::default(), ..trace.clone() };

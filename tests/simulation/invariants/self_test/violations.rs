@@ -362,7 +362,7 @@ pub(super) const OF_REMOVALS: &[ViolationCase] = &[
         t.terminates(TerminatedInstance { ready: BTreeSet::new(), ..t.removal(&t.rollout, 0) });
     }),
     ("I8", "a removal of a CI apply whose pods have no place yet", |t| {
-        t.replaces_first_of_many(true);
+        t.replaces_first_of_many(1_000);
     }),
     ("I18", "a launch taken back while a pod waits", |t| {
         let since = t.now;
