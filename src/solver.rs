@@ -398,8 +398,8 @@ fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
     let admission = OfferAdmission::new(groups, list);
     let passes = Passes::new(input, demand, list, &admission, &existing, &budgets);
     let ConvergedFleet { outcome, model, checks, failure_domains } = passes.converge();
-    let FleetChecks { with_events, orders, spreads_followed, .. } = checks;
-    let passes = passes.with_checks(FleetChecks { with_events, spreads_followed, ..passes.checks });
+    let FleetChecks { with_events, orders, followed_pods, .. } = checks;
+    let passes = passes.with_checks(FleetChecks { with_events, followed_pods, ..passes.checks });
     let tied_keys = topology::tied_keys(passes.topology_input(groups, &existing), &demand.daemons);
     let builder = TargetBuilder {
         input,

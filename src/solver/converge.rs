@@ -21,7 +21,7 @@ use super::node_disposition::NodeDisposition;
 use super::offer::Offer;
 use super::offer_admission::OfferAdmission;
 use super::packing_model::{PackingModel, PackingSupply};
-use super::problem::{FleetChecks, Placements, Problem, ProblemInput, VerifiedFleet};
+use super::problem::{FleetChecks, FollowedPods, Placements, Problem, ProblemInput, VerifiedFleet};
 use super::redeployment::Redeployment;
 use super::repair::{is_simulated, missing_nodes, shortage_without_nominations};
 use super::scheduling_runs::CoveredOrders;
@@ -138,7 +138,7 @@ impl<'a> Passes<'a> {
         if spread.outcome.fleet.unplaced.is_empty() || !self.spreads_followed_pods() {
             return spread;
         }
-        let checks = FleetChecks { spreads_followed: false, ..self.checks };
+        let checks = FleetChecks { followed_pods: FollowedPods::Together, ..self.checks };
         let together = self.with_checks(checks).converge_once();
         if unplaced(&together) < unplaced(&spread) { together } else { spread }
     }
@@ -150,7 +150,7 @@ impl<'a> Passes<'a> {
             let is_apart = !shape.spread.is_empty() || !shape.anti_affinity.required.is_empty();
             is_apart && !shape.affinity.required.is_empty()
         };
-        self.checks.spreads_followed && self.demand.groups.iter().any(follows)
+        self.checks.followed_pods == FollowedPods::Spread && self.demand.groups.iter().any(follows)
     }
 
     fn converge_once(&self) -> ConvergedFleet<'a> {
@@ -271,7 +271,7 @@ impl<'a> Passes<'a> {
             existing,
             namespaces,
             failure_domains: self.checks.failure_domains,
-            spreads_followed: self.checks.spreads_followed,
+            followed_pods: self.checks.followed_pods,
         }
     }
 

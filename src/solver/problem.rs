@@ -41,8 +41,16 @@ pub(super) struct FleetChecks<'a> {
     pub unschedulable_pods_arrive: bool,
     /// True if the fleet is searched as if no pod were nominated.
     pub ignores_nominations: bool,
-    /// True if pods that others must be near may be assigned to several domains.
-    pub spreads_followed: bool,
+    pub followed_pods: FollowedPods,
+}
+
+/// Where pods go that others must be near, if these others are spread over domains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FollowedPods {
+    /// To each domain that the others need.
+    Spread,
+    /// To one domain.
+    Together,
 }
 
 impl<'a> FleetChecks<'a> {
@@ -54,7 +62,7 @@ impl<'a> FleetChecks<'a> {
             orders: CoveredOrders::All,
             unschedulable_pods_arrive: false,
             ignores_nominations: false,
-            spreads_followed: true,
+            followed_pods: FollowedPods::Spread,
         }
     }
 }

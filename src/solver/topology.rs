@@ -21,6 +21,7 @@ use super::existing_node::ExistingNode;
 use super::failure_domains;
 use super::offer::Offer;
 use super::offer_admission::OfferAdmission;
+use super::problem::FollowedPods;
 use crate::demand::{Daemon, PodGroup};
 use crate::model::ids::{LabelKey, Labels, Namespace};
 use crate::model::pod::HostPort;
@@ -94,8 +95,7 @@ pub(super) struct TopologyInput<'a> {
     pub namespaces: &'a BTreeMap<Namespace, Labels>,
     /// Maximum share of pods on one node or in one zone.
     pub failure_domains: failure_domains::FailureDomainLimits<'a>,
-    /// True if pods that others must be near may be assigned to several domains.
-    pub spreads_followed: bool,
+    pub followed_pods: FollowedPods,
 }
 
 /// Returns the required terms of the groups and the terms for failure domains.

@@ -21,6 +21,7 @@ use crate::model::requirement::{LabelSet, Requirements, ValueSet};
 use crate::model::units::MicroUsd;
 use crate::solver::existing_node::ExistingNode;
 use crate::solver::offer::{Offer, admits};
+use crate::solver::problem::FollowedPods;
 use quotas::{fill_evenly, take_quotas};
 
 /// Pods of a group, with the node requirements assigned so far.
@@ -318,7 +319,7 @@ impl<'a> DomainAssigner<'a> {
         let followed: Vec<&InterPodTerm> = task.of_kind(TermKind::Affinity).collect();
         for term in followed {
             let selects_itself = term.members.contains(&task.group);
-            if self.input.spreads_followed && !selects_itself {
+            if self.input.followed_pods == FollowedPods::Spread && !selects_itself {
                 self.anchor(task, term, &free);
             }
             let has_pods = |domain: &LabelValue| {
