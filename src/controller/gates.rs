@@ -400,7 +400,7 @@ fn pods_missing_block(
     Some(GroupBlock::of_all(BlockedReason::PodsMissing))
 }
 
-/// Returns the workloads of which the launches of a group hold more pods than its removed nodes ran.
+/// Returns the workloads with more pods on the launches of a group than on its removed nodes.
 fn added_workloads(group: &ChangeGroup<'_>, plan: &Plan) -> BTreeSet<String> {
     let in_group: BTreeSet<&Address> = group.rows.iter().map(|row| &row.address).collect();
     let mut added: BTreeMap<&str, i64> = BTreeMap::new();

@@ -111,7 +111,7 @@ pub(super) struct NodeHealth {
     pub(super) problems: BTreeMap<(InstanceId, HealthProblem), ProblemObservation>,
     /// Instances whose node was observed.
     pub(super) joined: BTreeSet<InstanceId>,
-    /// Pools of which no broken instance is replaced, because too many are broken.
+    /// Pools whose broken instances are not replaced, because too many are broken.
     pub(super) withheld: Vec<WithheldRepair>,
 }
 

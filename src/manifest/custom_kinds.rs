@@ -16,7 +16,7 @@ pub(super) enum CustomKind {
     Unknown,
 }
 
-/// Groups with the kinds of which pods are made. No other kind of such a group makes pods. Without
+/// Groups with the kinds that become pods. No other kind of such a group makes pods. Without
 /// kinds, every kind of the group does.
 const POD_MAKERS: &[(&str, &[&str])] = &[
     ("acid.zalan.do", &["postgresql"]),
