@@ -12,6 +12,7 @@ mod difference;
 mod file;
 mod group;
 mod node_fault;
+mod pod;
 mod queued_workload;
 mod removal;
 mod resolved;
@@ -28,6 +29,7 @@ pub use difference::{Difference, Disagreement};
 pub use file::{WorldError, read_world, template_key, write_world};
 pub use group::{Group, Membership, NodeGroupTemplate, ScheduledSize};
 pub use node_fault::NodeFault;
+pub use pod::{Pod, PodPhase};
 pub use queued_workload::{QueueAdmission, QueueFlavor, QueuedWorkload};
 pub use resolved::{
     Accelerator, Arch, Hardware, ImageChoice, LaunchedWith, NodeClassField, Resolved,
@@ -48,11 +50,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::fargate;
 use crate::model::ids::{
-    GroupName, InstanceId, InstanceTypeName, LabelKey, Labels, Namespace, NodeName, Region,
-    ReservationId, Tags, Uid, WorkloadId, WorkloadKind, ZoneName,
+    GroupName, InstanceId, InstanceTypeName, LabelKey, Labels, NodeName, Region, ReservationId,
+    Tags, Uid, WorkloadId, ZoneName,
 };
 use crate::model::market::{CapacityType, Market};
-use crate::model::pod::{OPENING_TAINT, PodTemplate, ResourceList, Taint};
+use crate::model::pod::{OPENING_TAINT, PodTemplate, Taint};
 use crate::model::storage::Storage;
 use crate::model::units::Resources;
 
@@ -398,87 +400,6 @@ pub struct JobProgress {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_first(ordinal: &u32) -> bool {
     *ordinal == 0
-}
-
-/// A pod.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pod {
-    /// Namespace.
-    pub namespace: Namespace,
-    /// Name.
-    pub name: Arc<str>,
-    /// UID.
-    pub uid: Uid,
-    /// Workload at the top of the chain of owners.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<WorkloadId>,
-    /// Key of the pod template in [`Observed::templates`].
-    pub template: String,
-    /// Node to which the pod is bound.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<NodeName>,
-    /// Node that kube-scheduler tries first for the pod (`status.nominatedNodeName`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nominated: Option<NodeName>,
-    /// Phase.
-    pub phase: PodPhase,
-    /// Creation time.
-    pub created_at: Timestamp,
-    /// Time at which the kubelet accepted the pod, if known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub started_at: Option<Timestamp>,
-    /// Time at which the pod became ready; `None` if it is not ready.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ready_at: Option<Timestamp>,
-    /// Annotation `controller.kubernetes.io/pod-deletion-cost`: surplus pods of a lower cost are
-    /// deleted first.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub deletion_cost: i32,
-    /// True if the pod is being deleted.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub terminating: bool,
-    /// True for a mirror pod, which the kubelet creates from a file on the node.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub mirror: bool,
-    /// Requests by container after an in-place resize: the larger of `allocatedResources` and
-    /// `resources` in the status. Empty if they equal the requests of the template.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub granted: BTreeMap<String, ResourceList>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
-fn is_zero(cost: &i32) -> bool {
-    *cost == 0
-}
-
-impl Pod {
-    /// Returns the owner of the pod, or the pod itself if it has no owner.
-    pub fn workload(&self) -> WorkloadId {
-        let itself = || WorkloadId {
-            namespace: self.namespace.clone(),
-            name: self.name.clone(),
-            kind: WorkloadKind::Pod,
-        };
-        self.owner.clone().unwrap_or_else(itself)
-    }
-
-    /// Returns true if the pod needs capacity: it is pending or running, and not terminating.
-    pub fn is_active(&self) -> bool {
-        !self.terminating && matches!(self.phase, PodPhase::Pending | PodPhase::Running)
-    }
-}
-
-/// Phase of a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum PodPhase {
-    /// The pod is not bound yet, or its containers have not started.
-    Pending,
-    /// At least one container has started.
-    Running,
-    /// The pod finished successfully.
-    Succeeded,
-    /// The pod finished with a failure.
-    Failed,
 }
 
 impl Observed {
