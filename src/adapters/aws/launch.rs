@@ -90,16 +90,26 @@ impl Aws {
         request: &LaunchRequest,
     ) -> Result<Vec<FleetOverride>, AwsError> {
         let subnets = self.launch_subnets(context, class).await.map_err(before_launch_error)?;
-        // Concurrent launches with the same inputs wait here and then find the cached lookups.
-        let _guard = context.lookup_lock.lock().await;
+        let mut contents = Vec::new();
+        {
+            // Concurrent launches with the same inputs wait here and then find the cached lookups.
+            let _guard = context.lookup_lock.lock().await;
+            for (index, offering) in request.offerings.iter().enumerate() {
+                let subnet = subnets.get(&offering.zone).and_then(|subnets| subnets.first());
+                let Some(subnet) = subnet else { continue };
+                match self.template_content(context, class, request, offering).await {
+                    Err(AwsError::Missing(_)) if index > 0 => {}
+                    content => contents.push((
+                        index,
+                        offering,
+                        subnet,
+                        content.map_err(before_launch_error)?,
+                    )),
+                }
+            }
+        }
         let mut overrides = Vec::new();
-        for (index, offering) in request.offerings.iter().enumerate() {
-            let subnet = subnets.get(&offering.zone).and_then(|subnets| subnets.first());
-            let Some(subnet) = subnet else { continue };
-            let content = match self.template_content(context, class, request, offering).await {
-                Err(AwsError::Missing(_)) if index > 0 => continue,
-                content => content.map_err(before_launch_error)?,
-            };
+        for (index, offering, subnet, content) in contents {
             let template =
                 self.ensure_template(context, &content).await.map_err(before_launch_error)?;
             let (instance_type, subnet) = (offering.instance_type.clone(), subnet.id.clone());

@@ -18,8 +18,10 @@ pub struct LaunchContext {
     pub(super) kubernetes_version: String,
     classes: BTreeMap<PoolName, NodeClass>,
     pub(super) lookups: Mutex<LaunchLookups>,
-    /// Held during a lookup or the creation of a template.
+    /// Held during a lookup.
     pub(super) lookup_lock: tokio::sync::Mutex<()>,
+    /// Held during the creation of a template.
+    pub(super) template_lock: tokio::sync::Mutex<()>,
 }
 
 /// Lookups that only launches need. Lookups that also determine drift are in
@@ -30,8 +32,8 @@ pub(super) struct LaunchLookups {
     /// whole class cannot be resolved.
     pub(super) images: BTreeMap<(NodeClassName, Hardware), (Instant, String)>,
     pub(super) profiles: BTreeMap<NodeClassName, String>,
-    /// Existing launch templates with the time of the last launch.
-    pub(super) templates: BTreeMap<String, Instant>,
+    /// Existing launch templates, with the time of the last launch of this process.
+    pub(super) templates: BTreeMap<String, Option<Instant>>,
 }
 
 impl LaunchContext {
@@ -54,6 +56,7 @@ impl LaunchContext {
                 .collect(),
             lookups: Mutex::default(),
             lookup_lock: tokio::sync::Mutex::default(),
+            template_lock: tokio::sync::Mutex::default(),
         }
     }
 
@@ -63,6 +66,13 @@ impl LaunchContext {
         let templates =
             before.read_lookups(|known| Some(known.templates.clone())).unwrap_or_default();
         self.update_lookups(|known| known.templates.extend(templates));
+    }
+
+    /// Returns true if a launch template is known to exist, and records that a launch uses it.
+    pub(super) fn uses_template(&self, name: &str) -> bool {
+        let mut known = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
+        let used = known.templates.get_mut(name);
+        used.map(|at| *at = Some(Instant::now())).is_some()
     }
 
     pub(super) fn node_classes(&self) -> impl Iterator<Item = &NodeClass> {

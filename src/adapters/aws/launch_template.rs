@@ -182,12 +182,13 @@ impl Aws {
         content: &TemplateContent<'_>,
     ) -> Result<String, AwsError> {
         let name = content.name(&self.cluster);
-        let now = Instant::now();
-        let used = context.read_lookups(|known| known.templates.contains_key(&name).then_some(()));
-        if used.is_some() {
-            context.update_lookups(|known| {
-                known.templates.insert(name.clone(), now);
-            });
+        if context.uses_template(&name) {
+            return Ok(name);
+        }
+        // EC2 limits the creation of templates, so launches with a known template must not wait
+        // for it. Another launch may create the same template meanwhile.
+        let _guard = context.template_lock.lock().await;
+        if context.uses_template(&name) {
             return Ok(name);
         }
         let of_cluster = Tag::builder().key(tag::CLUSTER).value(&self.cluster).build();
@@ -211,7 +212,7 @@ impl Aws {
             Err(error) => return Err(port_error("create launch template", &error).into()),
         }
         context.update_lookups(|known| {
-            known.templates.insert(name.clone(), now);
+            known.templates.insert(name.clone(), Some(Instant::now()));
         });
         Ok(name)
     }

@@ -16,6 +16,7 @@ use aws_sdk_ec2::types::{Filter, LaunchTemplate};
 
 use super::client::Aws;
 use super::errors::port_error;
+use super::launch_context::LaunchContext;
 use super::rate_limiter::ApiBucket;
 use crate::apply::ports::PortError;
 use crate::model::ids::Tags;
@@ -110,16 +111,37 @@ impl Aws {
         Ok(result)
     }
 
-    /// Returns whether a name has our format and no recent launch of this process used the
-    /// template.
+    /// Records the existing launch templates of this cluster. After a restart, launches then do not
+    /// create them once more, which EC2 limits.
+    ///
+    /// # Errors
+    /// Returns an error if the templates cannot be listed.
+    pub(super) async fn find_templates(&self, context: &LaunchContext) -> Result<(), PortError> {
+        let found = self.cluster_templates().await?;
+        let names = found.into_iter().filter_map(|template| template.launch_template_name);
+        let names = names.filter(|name| self.is_own_name(name));
+        context.update_lookups(|known| {
+            for name in names {
+                known.templates.entry(name).or_default();
+            }
+        });
+        Ok(())
+    }
+
+    /// Returns whether a template with this name is ours, and no recent launch of this process used
+    /// it.
     fn is_deletable(&self, name: &str) -> bool {
-        let ours = name.strip_prefix(&format!("fleetwright-{}-", self.cluster));
+        let used = self.launch_context().and_then(|context| {
+            context.read_lookups(|known| known.templates.get(name).copied().flatten())
+        });
+        self.is_own_name(name) && used.is_none_or(|used| used.elapsed() >= UNUSED_FOR)
+    }
+
+    /// Returns whether a name has our format, for this cluster.
+    fn is_own_name(&self, name: &str) -> bool {
         // Templates of cluster `prod-eu` do not belong to cluster `prod`.
-        let ours = ours.is_some_and(|rest| rest.chars().all(|c| c.is_ascii_hexdigit()));
-        let known = self
-            .launch_context()
-            .and_then(|context| context.read_lookups(|known| known.templates.get(name).copied()));
-        ours && known.is_none_or(|used| used.elapsed() >= UNUSED_FOR)
+        let hash = name.strip_prefix(&format!("fleetwright-{}-", self.cluster));
+        hash.is_some_and(|hash| hash.chars().all(|c| c.is_ascii_hexdigit()))
     }
 
     async fn cluster_templates(&self) -> Result<Vec<LaunchTemplate>, PortError> {

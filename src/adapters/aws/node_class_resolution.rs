@@ -207,6 +207,9 @@ impl Aws {
     /// lookup is repeated by the launch, which reports the error.
     pub async fn prefetch(&self, context: &LaunchContext) {
         self.resolve_launch_context(context).await;
+        if let Err(error) = self.find_templates(context).await {
+            tracing::debug!(%error, "launch templates not listed ahead");
+        }
         for class in context.node_classes() {
             let _guard = context.lookup_lock.lock().await;
             if let Err(error) = self.instance_profile(context, class).await {
