@@ -105,6 +105,7 @@ comment | failed)
   # In pull requests, GITHUB_SHA is a temporary merge commit. The status belongs to the head.
   head=${FLEETWRIGHT_HEAD:-${GITHUB_SHA:-}}
   [ -z "$head" ] || options+=(--status "$head")
+  [ -z "${FLEETWRIGHT_COMMENT_CLUSTER:-}" ] || options+=(--cluster "$FLEETWRIGHT_COMMENT_CLUSTER")
   if [ "$FLEETWRIGHT_COMMAND" = failed ]; then
     fleetwright comment --failed "${FLEETWRIGHT_REASON:?the reason of the failure}" "${options[@]}"
     exit

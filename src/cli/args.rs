@@ -213,6 +213,9 @@ pub(super) struct CommentArgs {
     /// Report this failure instead of a plan, and mark the existing comment as outdated
     #[arg(long, value_name = "WHY", conflicts_with_all = ["plan", "receipt", "approval", "dry_run"])]
     pub(super) failed: Option<String>,
+    /// Cluster of the plan, if the repository has several; each then has its own commit status
+    #[arg(long, value_name = "NAME")]
+    pub(super) cluster: Option<String>,
     /// Code review platform [default: the platform of the job, else github]
     #[arg(long, value_enum, value_name = "HOST")]
     pub(super) host: Option<super::comment::ForgeHost>,

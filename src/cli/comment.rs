@@ -12,11 +12,11 @@ use super::policy::apply_guard;
 use super::settings::{CommentSettings, CommentSubject, GuardChoice, SourceSettings};
 use super::{Console, Exit, approval, files};
 use crate::apply::Receipt;
-use crate::apply::ports::{CommitState, CommitStatus, Forge, ForgeError};
+use crate::apply::ports::{CommitStatus, Forge, ForgeError};
 use crate::plan::{Plan, verify_approvals};
 use crate::render::pull_request::{
-    COMMENT_CHARS_MAX, DESCRIPTION_MAX, Posted, comment, mark_failed, outputs, status,
-    update_comment,
+    COMMENT_CHARS_MAX, Posted, comment, failed_status, is_cluster_name, mark_failed, outputs,
+    status, update_cluster_comment, update_comment,
 };
 use crate::render::{MarkdownStyle, markdown};
 pub(super) use host::ForgeHost;
@@ -33,9 +33,15 @@ pub(super) fn run(settings: &CommentSettings, console: &mut Console) -> Result<E
         return Err(CliError::text(format!("`{commit}` is not a commit"))
             .hint("name it by its 40 hex digits, as `git rev-parse HEAD` does"));
     }
+    let cluster = settings.cluster.as_deref();
+    if let Some(name) = cluster.filter(|name| !is_cluster_name(name)) {
+        return Err(CliError::text(format!("`{name}` is not the name of a cluster"))
+            .hint("pass the name in the plan, of at most 100 characters"));
+    }
     match &settings.about {
         CommentSubject::Plan { plan, receipt, approvals, caller, guard } => {
             let plan = files::saved_plan(plan, console)?;
+            check_cluster(&plan, cluster)?;
             let receipt = receipt.as_deref().map(|path| read_receipt(path, &plan)).transpose()?;
             let approved = is_approved(&plan, approvals, (caller, guard), console)?;
             let body = |most: usize| comment(&plan, receipt.as_ref(), approved, most);
@@ -44,19 +50,29 @@ pub(super) fn run(settings: &CommentSettings, console: &mut Console) -> Result<E
                 return Ok(Exit::Done);
             }
             write_job_files(&plan)?;
-            let status = status(&plan, receipt.as_ref());
-            post(settings, &status, &|forge, pull| update_comment(forge, pull, &body), console)
+            let status = status(&plan, receipt.as_ref(), cluster);
+            let write = |forge: &dyn Forge, pull| {
+                if cluster.is_some() {
+                    update_cluster_comment(forge, pull, &plan, &body)
+                } else {
+                    update_comment(forge, pull, &body)
+                }
+            };
+            post(settings, &status, &write, console)
         }
         CommentSubject::Failure(why) => {
-            let description = why.chars().filter(|c| !c.is_control()).take(DESCRIPTION_MAX);
-            let status = CommitStatus {
-                context: "fleetwright/plan".to_owned(),
-                state: CommitState::Failure,
-                description: description.collect(),
-            };
-            post(settings, &status, &|forge, pull| mark_failed(forge, pull, why), console)
+            let status = failed_status(why, cluster);
+            post(settings, &status, &|forge, pull| mark_failed(forge, pull, why, cluster), console)
         }
     }
+}
+
+/// Checks that the plan is of the named cluster.
+fn check_cluster(plan: &Plan, cluster: Option<&str>) -> Result<(), CliError> {
+    let own = &plan.capacity.base.world.cluster.name;
+    let Some(named) = cluster.filter(|name| name != own) else { return Ok(()) };
+    Err(CliError::text(format!("the plan is of cluster `{own}`, not of `{named}`"))
+        .hint("pass the plan of that cluster, or its name as --cluster"))
 }
 
 /// Returns whether the plan is approved by the keys of its guarding settings.
@@ -98,6 +114,9 @@ fn post(
         Ok(Posted::Created) => console.report("The comment was written."),
         Ok(Posted::Updated) => console.report("The comment was updated."),
         Ok(Posted::Unchanged) => console.report("The comment is up to date."),
+        Ok(Posted::NotNeeded) => {
+            console.report("The plan has no changes: no comment was written.");
+        }
         Err(error) => tolerate_refusal(Err(error), console)?,
     }
     Ok(Exit::Done)

@@ -15,7 +15,7 @@ mod syntax;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::apply::ports::{CommitState, CommitStatus, Forge, ForgeError};
+use crate::apply::ports::{CommitState, CommitStatus, Forge, ForgeComment, ForgeError};
 use crate::apply::{ApplyStatus, Receipt};
 use crate::plan::Plan;
 use crate::plan::canonical::sha256;
@@ -213,22 +213,38 @@ fn receipt_section(receipt: &Receipt, room: usize) -> String {
     text
 }
 
-/// Returns the commit status of a plan, or of its apply.
-pub fn status(plan: &Plan, receipt: Option<&Receipt>) -> CommitStatus {
-    let (context, state) = match receipt.map(|receipt| receipt.verdict) {
-        Some(ApplyStatus::Applied) => ("fleetwright/apply", CommitState::Success),
-        Some(ApplyStatus::Partly | ApplyStatus::Interrupted) => {
-            ("fleetwright/apply", CommitState::Failure)
-        }
-        None if plan.errored || crate::policy::is_denied(plan) => {
-            ("fleetwright/plan", CommitState::Failure)
-        }
-        None => ("fleetwright/plan", CommitState::Success),
+/// Returns the commit status of a plan, or of its apply. `cluster` is one of several clusters of
+/// the repository.
+pub fn status(plan: &Plan, receipt: Option<&Receipt>, cluster: Option<&str>) -> CommitStatus {
+    let (step, state) = match receipt.map(|receipt| receipt.verdict) {
+        Some(ApplyStatus::Applied) => ("apply", CommitState::Success),
+        Some(ApplyStatus::Partly | ApplyStatus::Interrupted) => ("apply", CommitState::Failure),
+        None if plan.errored || crate::policy::is_denied(plan) => ("plan", CommitState::Failure),
+        None => ("plan", CommitState::Success),
     };
     let Summary { add, change, destroy, .. } = plan.summary;
     let text = format!("{add} to add, {change} to change, {destroy} to destroy");
     let description = text.chars().take(DESCRIPTION_MAX).collect();
-    CommitStatus { context: context.to_owned(), state, description }
+    CommitStatus { context: status_context(step, cluster), state, description }
+}
+
+/// Returns the commit status of a plan that could not be made.
+pub fn failed_status(why: &str, cluster: Option<&str>) -> CommitStatus {
+    let description = why.chars().filter(|c| !c.is_control()).take(DESCRIPTION_MAX).collect();
+    let context = status_context("plan", cluster);
+    CommitStatus { context, state: CommitState::Failure, description }
+}
+
+/// Returns the name of a commit status. Each of several clusters has its own, because a forge shows
+/// only the last status of a name.
+fn status_context(step: &str, cluster: Option<&str>) -> String {
+    let cluster = cluster.map(|name| format!("/{name}")).unwrap_or_default();
+    format!("fleetwright/{step}{cluster}")
+}
+
+/// Accepts the name of a cluster that becomes part of the name of a commit status.
+pub fn is_cluster_name(name: &str) -> bool {
+    !name.is_empty() && length(name) <= NAME_MAX && !name.chars().any(char::is_control)
 }
 
 /// The result of writing the comment.
@@ -240,6 +256,8 @@ pub enum Posted {
     Updated,
     /// The existing comment has the same text.
     Unchanged,
+    /// There is nothing to report, and no comment.
+    NotNeeded,
 }
 
 /// Creates or updates the comment of a pull request.
@@ -260,6 +278,38 @@ pub fn update_comment(
         }
         end => end,
     }
+}
+
+/// Creates or updates the comment of one of several clusters.
+///
+/// A plan with nothing to report creates none: a pull request does not get a comment for each
+/// cluster that it does not concern.
+///
+/// # Errors
+/// Fails if the forge refuses, or cannot be reached.
+pub fn update_cluster_comment(
+    forge: &dyn Forge,
+    pull: u64,
+    plan: &Plan,
+    body: &dyn Fn(usize) -> String,
+) -> Result<Posted, ForgeError> {
+    let Summary { add, change, destroy, .. } = plan.summary;
+    let is_quiet = (add, change, destroy) == (0, 0, 0)
+        && plan.capacity.pods.unschedulable == 0
+        && !plan.errored
+        && !crate::policy::is_denied(plan);
+    if is_quiet {
+        let cluster = bounded_name(&plan.capacity.base.world.cluster.name);
+        let author = forge.author()?;
+        let is_ours = |found: &ForgeComment| {
+            let header = CommentHeader::read(&found.body);
+            found.author == author && header.is_some_and(|header| header.cluster == cluster)
+        };
+        if !forge.comments(pull)?.iter().any(is_ours) {
+            return Ok(Posted::NotNeeded);
+        }
+    }
+    update_comment(forge, pull, body)
 }
 
 fn update_comment_with(forge: &dyn Forge, pull: u64, body: &str) -> Result<Posted, ForgeError> {
@@ -301,18 +351,26 @@ fn update_comment_with(forge: &dyn Forge, pull: u64, body: &str) -> Result<Poste
     Ok(posted)
 }
 
-/// Marks all own comments as out of date, or creates one that reports the failure `why`.
+/// Marks all own comments as out of date, or creates one that reports the failure `why`. With
+/// `cluster`, the comments of other clusters stay.
 ///
 /// # Errors
 /// Fails if the forge refuses, or cannot be reached.
-pub fn mark_failed(forge: &dyn Forge, pull: u64, why: &str) -> Result<Posted, ForgeError> {
+pub fn mark_failed(
+    forge: &dyn Forge,
+    pull: u64,
+    why: &str,
+    cluster: Option<&str>,
+) -> Result<Posted, ForgeError> {
     let author = forge.author()?;
     let comments = forge.comments(pull)?;
     let ours = comments.iter().filter(|found| found.author == author);
     let mut posted = None;
-    for (found, header) in ours.filter_map(|found| Some((found, CommentHeader::read(&found.body)?)))
+    for (found, header) in ours
+        .filter_map(|found| Some((found, CommentHeader::read(&found.body)?)))
+        .filter(|(_, header)| cluster.is_none_or(|name| header.cluster == name))
     {
-        let text = failure(&CommentHeader { state: FAILED.to_owned(), ..header }, why);
+        let text = failure(&CommentHeader { state: FAILED.to_owned(), ..header }, why, cluster);
         let text = syntax::adapt(&text, forge.syntax());
         if found.body.trim_end() == text.trim_end() {
             posted = posted.or(Some(Posted::Unchanged));
@@ -328,22 +386,26 @@ pub fn mark_failed(forge: &dyn Forge, pull: u64, why: &str) -> Result<Posted, Fo
     if let Some(posted) = posted {
         return Ok(posted);
     }
-    // The cluster is not known: the next plan replaces this comment.
-    let header = CommentHeader { state: FAILED.to_owned(), ..CommentHeader::default() };
-    let text = syntax::adapt(&failure(&header, why), forge.syntax());
+    // Without a cluster, the next plan replaces this comment.
+    let name = cluster.unwrap_or_default().to_owned();
+    let header =
+        CommentHeader { cluster: name, state: FAILED.to_owned(), ..CommentHeader::default() };
+    let text = syntax::adapt(&failure(&header, why, cluster), forge.syntax());
     forge.create(pull, &text).map(|()| Posted::Created)
 }
 
 const FAILED: &str = "failed";
 
-fn failure(header: &CommentHeader, why: &str) -> String {
+fn failure(header: &CommentHeader, why: &str, cluster: Option<&str>) -> String {
     let head: String = header.head.chars().take(10).collect();
     let shown = if head.is_empty() {
         String::new()
     } else {
         format!("The previous comment was about commit {}, and is out of date.\n", code(&head, 20))
     };
-    format!("{}### ❌ {}\n\n{shown}See the log of the job.\n", header.line(), prose(why, 300))
+    let cluster = cluster.map(|name| format!("{}: ", code(name, NAME_MAX))).unwrap_or_default();
+    let (line, why) = (header.line(), prose(why, 300));
+    format!("{line}### ❌ {cluster}{why}\n\n{shown}See the log of the job.\n")
 }
 
 #[cfg(test)]

@@ -64,7 +64,11 @@ fn render(settings: &[&str]) -> Option<Output> {
     let home = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(helm);
     command.args(["template", "fleetwright", CHART, "--namespace", "fleetwright"]);
-    command.args(settings.iter().flat_map(|setting| ["--set", *setting]));
+    command.args(settings.iter().flat_map(|setting| {
+        // A JSON object has the values of a whole file.
+        let option = if setting.starts_with('{') { "--set-json" } else { "--set" };
+        [option, *setting]
+    }));
     let ran = command.current_dir(root()).env("HOME", home.path()).output();
     Some(ran.expect("helm runs"))
 }
@@ -349,7 +353,7 @@ fn network_policy_admits_metrics_of_one_namespace_by_default() {
 
 #[test]
 fn chart_alerts_and_dashboard_equal_their_sources() {
-    for name in ["alerts.yaml", "dashboard.json"] {
+    for name in ["alerts.yaml", "dashboard.json", "clusters.json"] {
         let text = read(&format!("deploy/grafana/{name}"));
         golden::hold(&format!("{CHART}/files/{name}"), &text).expect("equal files");
     }
@@ -366,11 +370,45 @@ fn chart_alerts_and_dashboard_equal_their_sources() {
     assert_eq!(rule["spec"], alerts["spec"]);
     assert_eq!(rule["metadata"]["namespace"], "fleetwright");
     assert_eq!(rule["metadata"]["labels"]["release"], "prometheus");
-    let [map] = of_kind(&objects, "ConfigMap")[..] else { panic!("one dashboard") };
+    let [map] = of_kind(&objects, "ConfigMap")[..] else { panic!("one ConfigMap") };
     assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
     let parsed = |text: &str| serde_json::from_str::<Json>(text).expect("JSON");
-    let shown = map["data"]["fleetwright.json"].as_str().expect("text");
-    assert_eq!(parsed(shown), parsed(&read("deploy/grafana/dashboard.json")));
+    for (key, name) in
+        [("fleetwright.json", "dashboard.json"), ("fleetwright-clusters.json", "clusters.json")]
+    {
+        let shown = map["data"][key].as_str().expect("text");
+        assert_eq!(parsed(shown), parsed(&read(&format!("deploy/grafana/{name}"))), "{name}");
+    }
+}
+
+/// The page for many clusters has values with the placeholders of Argo CD and of Flux.
+#[test]
+fn values_of_many_clusters_render_the_chart() {
+    let page = read("docs/src/how-to/many-clusters.md");
+    let blocks = page.split("```yaml\n").skip(1).map(|block| block.split("```").next());
+    let blocks: Vec<Json> =
+        blocks.map(|block| serde_saphyr::from_str(block.expect("an end")).expect("YAML")).collect();
+    let spec = |kind: &str| &of_kind(&blocks, kind)[0]["spec"];
+    let substituted = &spec("Kustomization")["postBuild"]["substitute"];
+    let (cluster, region) = (&substituted["cluster"], &substituted["region"]);
+    let (cluster, region) = (cluster.as_str().expect("a name"), region.as_str().expect("a region"));
+    let argo = &spec("ApplicationSet")["template"]["spec"]["source"]["helm"]["valuesObject"];
+    for (values, placeholders) in [
+        (argo, ["{{.name}}", "{{.metadata.annotations.region}}"]),
+        (&spec("HelmRelease")["values"], ["${cluster}", "${region}"]),
+    ] {
+        let values = values.to_string().replace(placeholders[0], cluster);
+        let values = values.replace(placeholders[1], region);
+        let Some(text) = rendered(&[&values]) else { return };
+        let objects = documents(&text);
+        let container =
+            &of_kind(&objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0];
+        let args = container["args"].to_string();
+        assert!(args.contains("https://example.com/fleet.git//clusters/prod-eu1"), "{args}");
+        assert!(container["env"].to_string().contains(region), "{container}");
+        assert_eq!(of_kind(&objects, "ServiceMonitor").len(), 1);
+        assert_arguments_accepted(container);
+    }
 }
 
 #[test]

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use serde_json::Value as Json;
+
 use crate::binary::Workspace;
+use crate::missing_tool::not_run;
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/github")
@@ -84,6 +87,10 @@ fn workflow_steps_plan_apply_and_find_no_drift() {
     let comment = run_action(&workspace, &[("FLEETWRIGHT_COMMAND", "comment")]);
     assert!(comment.status.success(), "{}", String::from_utf8_lossy(&comment.stderr));
     assert!(String::from_utf8_lossy(&comment.stderr).contains("GITHUB_TOKEN is not set"));
+    let other = ("FLEETWRIGHT_COMMENT_CLUSTER", "other");
+    let refused = run_action(&workspace, &[("FLEETWRIGHT_COMMAND", "comment"), other]);
+    let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.contains("the plan is of cluster `eks-workshop`, not of `other`"), "{refused}");
     let drift = run_action(&workspace, &[("FLEETWRIGHT_COMMAND", "drift"), world]);
     assert_eq!(drift.status.code(), Some(0), "{}", String::from_utf8_lossy(&drift.stdout));
     assert_eq!(
@@ -225,20 +232,112 @@ fn run_with_fake(workspace: &Workspace, script: &str, name: &str, program: &str)
         .expect("bash runs")
 }
 
+/// Returns the script of the step that contains a text.
+fn step_script(workflow: &str, part: &str) -> String {
+    let before = workflow.split_once(part).expect("a step").0;
+    let begin = before.rfind("run: |\n").expect("a script") + "run: |\n".len();
+    let lines = workflow[begin..].lines().take_while(|line| line.starts_with("          "));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 #[test]
 fn environment_without_reviewers_stops_apply() {
-    let text = workflow("apply");
-    let after = text.split_once("environments/capacity").expect("a check").0;
-    let begin = after.rfind("run: |\n").expect("a script") + "run: |\n".len();
-    let script: Vec<&str> =
-        text[begin..].lines().take_while(|line| line.starts_with("          ")).collect();
+    let script = step_script(&workflow("apply"), "environments/capacity");
     let workspace = Workspace::empty();
     for (answer, code) in
         [("echo 2", 0), ("echo 0", 1), ("echo", 1), ("echo 'Not Found'", 1), ("echo 2; exit 1", 1)]
     {
         let gh = format!("#!/bin/sh\n{answer}\n");
-        let ran = run_with_fake(&workspace, &script.join("\n"), "gh", &gh);
+        let ran = run_with_fake(&workspace, &script, "gh", &gh);
         assert_eq!(ran.status.code(), Some(code), "{answer}");
+    }
+}
+
+/// Writes the settings of two clusters. Returns the list of clusters for the jobs, or the error.
+fn list_clusters(settings: [&str; 2], world: &str) -> Result<String, String> {
+    let workspace = Workspace::empty();
+    for (directory, settings) in ["prod-eu1", "prod-us1"].into_iter().zip(settings) {
+        workspace.write(&format!("clusters/{directory}/fleetwright.yaml"), settings);
+    }
+    workspace.write("examples/lab/fleetwright.yaml", "metadata: {name: lab}\n");
+    let script = step_script(&workflow("plan-clusters"), "git ls-files");
+    let ran = Command::new("bash")
+        .args(["-e", "-c", &format!("git init --quiet . && git add --all\n{script}")])
+        .current_dir(workspace.root())
+        .env_clear()
+        .env("PATH", std::env::var("PATH").unwrap_or_default())
+        .env("GITHUB_OUTPUT", workspace.path("outputs"))
+        .env("SETTINGS", ":(glob)clusters/*/fleetwright.yaml")
+        .env("WORLD", world)
+        .env("ROLES", "{\"eu\": \"arn:aws:iam::1:role/x\"}")
+        .output()
+        .expect("bash runs");
+    if ran.status.success() {
+        return Ok(output(&workspace, "clusters"));
+    }
+    Err(String::from_utf8_lossy(&ran.stdout).into_owned())
+}
+
+#[test]
+fn clusters_are_listed_and_odd_names_rejected() {
+    for tool in ["jq", "yq"] {
+        let found = Command::new(tool).arg("--version").output();
+        if !found.is_ok_and(|ended| ended.status.success()) {
+            not_run(tool, &format!("{tool} is not installed"));
+            return;
+        }
+    }
+    let eu = "metadata: {name: prod}\nspec: {cluster: {name: eu, region: eu-west-1}}\n";
+    let rows = "[{\"name\":\"eu\",\"path\":\"clusters/prod-eu1\",\"region\":\"eu-west-1\"},\
+                {\"name\":\"prod-us1\",\"path\":\"clusters/prod-us1\",\"region\":\"us-east-1\"}]";
+    let us = "metadata: {name: prod-us1}\n";
+    assert_eq!(list_clusters([eu, us], "empty").as_deref(), Ok(rows));
+    let region = "metadata: {name: us}\nspec: {cluster: {region: \"us-east-1\\nX=1\"}}\n";
+    for (settings, world, message) in [
+        (
+            "metadata: {name: \"a; rm -rf b\"}\n",
+            "empty",
+            "the name of the cluster is not one of EKS",
+        ),
+        (
+            "metadata: {name: \"us\\n::add-mask::x\"}\n",
+            "empty",
+            "the name of the cluster is not one of EKS",
+        ),
+        ("spec: {}\n", "empty", "the name of the cluster is not one of EKS"),
+        (region, "empty", "the region is not one of AWS"),
+        ("metadata: {name: eu}\n", "empty", "two clusters have the same name"),
+        (us, "live", "add prod-us1 to the variable FLEETWRIGHT_READ_ROLES"),
+    ] {
+        let refused = list_clusters([eu, settings], world).expect_err("an error");
+        assert!(refused.starts_with("::error::") && refused.contains(message), "{refused}");
+        assert_eq!(refused.lines().count(), 1, "{refused}");
+    }
+}
+
+#[test]
+fn jobs_of_a_cluster_use_its_names_alone() {
+    let path = deploy().join("workflows/plan-clusters.yml");
+    let text = std::fs::read_to_string(path).expect("a workflow");
+    let workflow: Json = serde_saphyr::from_str(&text).expect("YAML");
+    for job in ["plan", "comment"] {
+        let job = &workflow["jobs"][job];
+        let rows = "${{ fromJSON(needs.clusters.outputs.clusters) }}";
+        assert_eq!(job["strategy"]["matrix"]["include"], rows);
+        assert_eq!(job["strategy"]["fail-fast"], false);
+        for step in job["steps"].as_array().expect("steps") {
+            let with = &step["with"];
+            match with["command"].as_str() {
+                Some("plan") => assert_eq!(with["path"], "${{ matrix.path }}"),
+                Some(_) => assert_eq!(with["comment-cluster"], "${{ matrix.name }}"),
+                None => {
+                    let name = with["name"].as_str().unwrap_or("fleetwright");
+                    assert!(["fleetwright", "capacity-plan-${{ matrix.name }}"].contains(&name));
+                }
+            }
+            // Names of clusters are evaluated in no script.
+            assert!(step["run"].is_null(), "{step}");
+        }
     }
 }
 
@@ -311,6 +410,16 @@ fn workflow_jobs_have_minimal_permissions() {
     for (name, expected) in [
         ("plan", vec![build.clone(), ("plan", vec![read, identity]), comment(&[])]),
         (
+            "plan-clusters",
+            vec![
+                build.clone(),
+                ("clusters", vec![read]),
+                ("plan", vec![read, identity]),
+                ("planned", vec!["nothing"]),
+                comment(&[]),
+            ],
+        ),
+        (
             "apply",
             vec![
                 build.clone(),
@@ -343,7 +452,7 @@ fn workflow_jobs_have_minimal_permissions() {
 
 #[test]
 fn workflow_actions_are_pinned_with_minimal_permissions() {
-    for name in ["plan", "apply", "drift"] {
+    for name in ["plan", "plan-clusters", "apply", "drift"] {
         let path = deploy().join(format!("workflows/{name}.yml"));
         let text = std::fs::read_to_string(&path).expect("a workflow");
         assert!(text.contains("\npermissions: {}\n"), "{name}: no permission applies to all jobs");

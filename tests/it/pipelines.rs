@@ -218,6 +218,14 @@ fn gitlab_jobs_plan_note_and_apply_the_approved_digest() {
     assert!(body.contains("Caused by this change"), "{body}");
     let unchanged = repository.expect(0, &gitlab_script("capacity-note"), &variables);
     assert!(unchanged.contains("The comment is up to date."), "{unchanged}");
+    // One of several clusters has a commit status of its own.
+    gitlab.writes();
+    let named = "GITLAB_TOKEN=token fleetwright comment --host gitlab --plan capacity/plan.json \
+                 --status 4f2c9a1 --cluster quickstart";
+    repository.expect(0, named, &variables);
+    let writes = gitlab.writes();
+    let [(_, status)] = &writes[..] else { panic!("{writes:?}") };
+    assert_eq!(status["name"], "fleetwright/plan/quickstart");
 
     repository.expect(0, &gitlab_script("capacity-plan-merged"), &variables);
     let outputs = repository.checkout.read("capacity/plan.env");
@@ -238,6 +246,51 @@ fn gitlab_jobs_plan_note_and_apply_the_approved_digest() {
     assert!(applied.contains("Apply complete!"), "{applied}");
     assert!(repository.checkout.read("capacity/receipt.json").contains("\"verdict\": \"applied\""));
     repository.expect(0, &gitlab_script("capacity-drift"), &variables);
+}
+
+/// Runs the job of the page for many clusters, for one of them.
+#[test]
+fn gitlab_matrix_has_a_status_and_a_note_per_cluster() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/src/how-to/many-clusters.md");
+    let page = fs::read_to_string(page).expect("readable");
+    let mut blocks = page.split("```yaml\n").filter_map(|block| block.split("```").next());
+    let block = blocks.find(|block| block.starts_with("capacity-plans:")).expect("a job");
+    let jobs: Json = serde_saphyr::from_str(block).expect("YAML");
+    let lines = jobs["capacity-plans"]["script"].as_array().expect("lines").iter();
+    let script = lines.map(|line| line.as_str().expect("text")).collect::<Vec<_>>().join("\n");
+    let repository = Repository::new();
+    repository.bash(
+        "mkdir -p clusters/quickstart && git ls-tree --name-only HEAD | \
+         xargs -I{} git mv {} clusters/quickstart/ && git commit --quiet -m Move",
+    );
+    let gitlab = FakeGitLab::start("Hello");
+    let mut variables: BTreeMap<&str, String> = [
+        ("CI_API_V4_URL", gitlab.address.as_str()),
+        ("CI_PROJECT_PATH", "acme/fleet"),
+        ("CI_COMMIT_SHA", "4f2c9a1"),
+        ("CI_MERGE_REQUEST_IID", "7"),
+        ("CI_MERGE_REQUEST_DIFF_BASE_SHA", "HEAD"),
+        ("FLEETWRIGHT_NOTE_TOKEN", "token"),
+        ("FLEETWRIGHT_CLUSTER", "quickstart"),
+    ]
+    .map(|(name, value)| (name, value.to_owned()))
+    .into();
+    let notes = "/api/v4/projects/acme%2Ffleet/merge_requests/7/notes";
+    for (world, code, state, line, part) in [
+        ("empty", 0, "success", format!("POST {notes}"), "Fleetwright plan for `quickstart`"),
+        ("none.json", 1, "failed", format!("PUT {notes}/1"), "`quickstart`: Planning failed"),
+    ] {
+        variables.insert("FLEETWRIGHT_WORLD", world.to_owned());
+        repository.expect(code, &script, &variables);
+        let writes = gitlab.writes();
+        let [(_, status), (write, body)] = &writes[..] else { panic!("{writes:?}") };
+        assert_eq!(
+            (&status["name"], &status["state"]),
+            (&"fleetwright/plan/quickstart".into(), &state.into())
+        );
+        assert_eq!(*write, line);
+        assert!(body["body"].as_str().expect("text").contains(part), "{body}");
+    }
 }
 
 /// A merge request pipeline runs the file of its branch.

@@ -319,6 +319,14 @@ fn receipt_is_required_and_belongs_to_its_plan() {
     let escape = ["comment", "--plan", "plan.json", "--status", "../issues/1/labels?x="];
     let escaped = workspace.run(&escape);
     assert!(escaped.code == Some(1) && escaped.err.contains("is not a commit"), "{}", escaped.err);
+    let of_cluster =
+        |name| workspace.run(&["comment", "--plan", "plan.json", "--dry-run", "--cluster", name]);
+    assert_eq!(of_cluster("eks-workshop").code, Some(0));
+    let other = of_cluster("prod-us1");
+    let message = "the plan is of cluster `eks-workshop`, not of `prod-us1`";
+    assert!(other.code == Some(1) && other.err.contains(message), "{}", other.err);
+    let unnamed = of_cluster("a\nb");
+    assert!(unnamed.code == Some(1) && unnamed.err.contains("is not the name of a cluster"));
 }
 
 #[test]

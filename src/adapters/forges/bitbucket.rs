@@ -3,6 +3,7 @@
 //! [commit statuses](https://developer.atlassian.com/cloud/bitbucket/rest/api-group-commit-statuses/).
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::client::{ForgeAddress, ForgeClient, Token};
 use crate::apply::ports::{
@@ -13,6 +14,8 @@ use crate::apply::ports::{
 const PAGE_SIZE: usize = 100;
 /// Maximum characters of the key of a status.
 const KEY_CHARS_MAX: usize = 40;
+/// Characters of the hash in a key that was cut.
+const KEY_HASH_CHARS: usize = 8;
 
 /// A repository on Bitbucket Cloud.
 #[derive(Debug)]
@@ -100,7 +103,7 @@ impl Forge for Bitbucket {
         };
         let repository = &self.repository;
         let body = json!({
-            "key": context.chars().take(KEY_CHARS_MAX).collect::<String>(),
+            "key": status_key(context),
             "name": context,
             "state": state,
             "description": description,
@@ -110,6 +113,17 @@ impl Forge for Bitbucket {
         let path = format!("repositories/{repository}/commit/{commit}/statuses/build");
         self.client.request("POST", &path, Some(&body)).map(drop)
     }
+}
+
+/// Returns the key of a status. A long one is cut and gets a hash, because a status replaces the one
+/// with the same key.
+fn status_key(context: &str) -> String {
+    if context.chars().count() <= KEY_CHARS_MAX {
+        return context.to_owned();
+    }
+    let hash = hex::encode(Sha256::digest(context));
+    let cut = context.chars().take(KEY_CHARS_MAX - KEY_HASH_CHARS - 1);
+    cut.chain("-".chars()).chain(hash.chars().take(KEY_HASH_CHARS)).collect()
 }
 
 #[cfg(test)]
@@ -188,5 +202,15 @@ mod tests {
         for expected in ["\"key\":\"fleetwright/plan\"", "\"SUCCESSFUL\"", "\"url\":\"https://"] {
             assert!(body.contains(expected), "{body}");
         }
+    }
+
+    #[test]
+    fn long_status_names_have_different_keys() {
+        let name = |cluster: &str| format!("fleetwright/plan/{cluster}");
+        assert_eq!(status_key(&name("prod-eu1")), "fleetwright/plan/prod-eu1");
+        let long = ["production-europe-west-1", "production-europe-west-2"];
+        let keys = long.map(|cluster| status_key(&name(cluster)));
+        assert!(keys.iter().all(|key| key.len() == KEY_CHARS_MAX), "{keys:?}");
+        assert!(keys[0] != keys[1] && keys[0].starts_with("fleetwright/plan/production-eur"));
     }
 }

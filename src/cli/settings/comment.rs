@@ -10,6 +10,8 @@ use crate::cli::comment::ForgeHost;
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli) struct CommentSettings {
     pub(in crate::cli) about: CommentSubject,
+    /// One of several clusters of the repository.
+    pub(in crate::cli) cluster: Option<String>,
     /// `None`: the platform of the job.
     pub(in crate::cli) host: Option<ForgeHost>,
     pub(in crate::cli) repository: Option<String>,
@@ -42,6 +44,7 @@ pub(super) fn comment(args: CommentArgs) -> CommentSettings {
         path,
         guard_ref,
         failed,
+        cluster,
         host,
         repository,
         pull,
@@ -59,5 +62,5 @@ pub(super) fn comment(args: CommentArgs) -> CommentSettings {
         // Clap requires one of both.
         (None, why) => CommentSubject::Failure(why.unwrap_or_default()),
     };
-    CommentSettings { about, host, repository, pull, status, dry_run }
+    CommentSettings { about, cluster, host, repository, pull, status, dry_run }
 }

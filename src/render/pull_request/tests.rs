@@ -127,7 +127,7 @@ fn long_cluster_name_is_bounded() {
     assert!(length(&text) <= COMMENT_CHARS_MAX);
     let header = CommentHeader::read(&text).expect("the first line is ours");
     assert!(length(&header.cluster) < 2 * NAME_MAX, "{}", header.cluster);
-    assert!(length(&status(&plan, None).description) <= DESCRIPTION_MAX);
+    assert!(length(&status(&plan, None, None).description) <= DESCRIPTION_MAX);
 }
 
 #[test]
@@ -168,8 +168,8 @@ fn comment_becomes_the_receipt_after_apply() {
         text.contains("### ⚠️ Partly applied") && text.contains("no @<!-- -->capacity"),
         "{text}"
     );
-    assert_eq!(status(&plan, Some(&receipt)).state, CommitState::Failure);
-    assert_eq!(status(&plan, None).context, "fleetwright/plan");
+    assert_eq!(status(&plan, Some(&receipt), None).state, CommitState::Failure);
+    assert_eq!(status(&plan, None, None).context, "fleetwright/plan");
 }
 
 #[test]
@@ -182,17 +182,17 @@ fn comments_of_other_authors_stay() {
     let before = forge.comments.borrow().clone();
     assert_eq!(update_comment(&forge, 1, &body), Ok(Posted::Created));
     assert_eq!(forge.comments.borrow()[..2], before);
-    assert_eq!(mark_failed(&forge, 1, "planning failed"), Ok(Posted::Updated));
+    assert_eq!(mark_failed(&forge, 1, "planning failed", None), Ok(Posted::Updated));
     assert_eq!(forge.comments.borrow()[..2], before);
 }
 
 #[test]
 fn failure_marks_the_comment_until_the_next_plan() {
     let forge = FakeForge::with(&[]);
-    assert_eq!(mark_failed(&forge, 1, "planning failed @team"), Ok(Posted::Created));
-    assert_eq!(mark_failed(&forge, 1, "planning failed @team"), Ok(Posted::Unchanged));
+    assert_eq!(mark_failed(&forge, 1, "planning failed @team", None), Ok(Posted::Created));
+    assert_eq!(mark_failed(&forge, 1, "planning failed @team", None), Ok(Posted::Unchanged));
     assert_eq!(update_comment(&forge, 1, &body), Ok(Posted::Updated));
-    assert_eq!(mark_failed(&forge, 1, "apply was refused"), Ok(Posted::Updated));
+    assert_eq!(mark_failed(&forge, 1, "apply was refused", None), Ok(Posted::Updated));
     let comments = forge.comments.borrow();
     let header = CommentHeader::read(&comments[0].body).expect("a header");
     assert_eq!((header.cluster.as_str(), header.state.as_str()), ("prod-eu1", "failed"));
@@ -267,4 +267,70 @@ fn outputs_have_the_failure_reason() {
     {
         assert_eq!(reason(&Plan { applyable, errored, ..plan() }), expected);
     }
+}
+
+/// Returns the sample plan for a cluster.
+fn plan_of(cluster: &str) -> Plan {
+    let mut plan = plan();
+    plan.capacity.base.world.cluster.name = cluster.into();
+    plan
+}
+
+#[test]
+fn failure_of_one_cluster_marks_its_comment_alone() {
+    let comment_of = |cluster| comment(&plan_of(cluster), None, false, COMMENT_CHARS_MAX);
+    let (eu, us) = (comment_of("prod-eu1"), comment_of("prod-us1"));
+    let forge = FakeForge::with(&[&eu, &us]);
+    let fail = |cluster| mark_failed(&forge, 1, "Planning failed", Some(cluster));
+    assert_eq!(fail("prod-us1"), Ok(Posted::Updated));
+    assert_eq!(fail("prod-us1"), Ok(Posted::Unchanged));
+    assert_eq!(forge.comments.borrow()[0].body, eu);
+    let marked = forge.comments.borrow()[1].body.clone();
+    assert!(marked.contains("### ❌ `prod-us1`: Planning failed"), "{marked}");
+    // A cluster without a comment gets one, which its next plan replaces.
+    assert_eq!(fail("lab"), Ok(Posted::Created));
+    let header = CommentHeader::read(&forge.comments.borrow()[2].body).expect("a header");
+    assert_eq!((header.cluster.as_str(), header.state.as_str()), ("lab", FAILED));
+    let lab = plan_of("lab");
+    let body = |most: usize| comment(&lab, None, false, most);
+    assert_eq!(update_cluster_comment(&forge, 1, &lab, &body), Ok(Posted::Updated));
+    assert_eq!(forge.comments.borrow().len(), 3);
+    assert_eq!(forge.comments.borrow()[0].body, eu);
+}
+
+#[test]
+fn commit_status_of_each_cluster_has_its_name() {
+    let plan = plan();
+    let context = |status: CommitStatus| status.context;
+    assert_eq!(context(status(&plan, None, Some("prod-eu1"))), "fleetwright/plan/prod-eu1");
+    assert_eq!(context(failed_status("x", Some("prod-us1"))), "fleetwright/plan/prod-us1");
+    let failed = failed_status("no\nplan", None);
+    assert_eq!(
+        (failed.context.as_str(), failed.description.as_str()),
+        ("fleetwright/plan", "noplan")
+    );
+    assert!(is_cluster_name("prod-eu1") && is_cluster_name(&"x".repeat(NAME_MAX)));
+    for bad in ["", "a\nb", "\u{1b}[0m", &"x".repeat(NAME_MAX + 1)] {
+        assert!(!is_cluster_name(bad), "{bad:?}");
+    }
+}
+
+#[test]
+fn quiet_plan_of_one_cluster_creates_no_comment() {
+    let mut quiet = plan_of("prod-us1");
+    quiet.summary = Summary::default();
+    quiet.capacity.pods.unschedulable = 0;
+    quiet.errored = false;
+    let forge = FakeForge::with(&[&body(COMMENT_CHARS_MAX)]);
+    let update = |plan: &Plan| {
+        let body = |most: usize| comment(plan, None, false, most);
+        update_cluster_comment(&forge, 1, plan, &body)
+    };
+    assert_eq!(update(&quiet), Ok(Posted::NotNeeded));
+    assert_eq!(forge.comments.borrow().len(), 1);
+    let mut errored = quiet.clone();
+    errored.errored = true;
+    assert_eq!(update(&errored), Ok(Posted::Created));
+    assert_eq!(update(&quiet), Ok(Posted::Updated), "an existing comment is brought up to date");
+    assert_eq!(forge.comments.borrow().len(), 2);
 }
