@@ -55,6 +55,7 @@ mod replacement;
 mod replacement_obstacle;
 mod reported_resources;
 mod rescue;
+mod reserved_pools;
 mod scheduling_runs;
 mod shape_search;
 mod simulation;
@@ -139,6 +140,7 @@ use problem::FleetChecks;
 use scheduling_runs::CoveredOrders;
 use static_pools::StaticPoolNodes;
 use target_builder::TargetBuilder;
+use unschedulable::UnschedulableReport;
 
 /// Thresholds for voluntary changes, and limits of the computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -418,7 +420,6 @@ fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
     keeps.retain(|name, _| !static_nodes.contains(name));
     let problem = passes.problem(groups, &existing, &model);
     let occupants = unschedulable::PoolOccupants::of_fleet(&problem, &outcome.fleet);
-    let report = unschedulable::UnschedulableReport { input, offers: &offers, occupants };
     let simulation = simulation::Simulation::new(&problem);
     let eviction_budgets = contention::eviction_budgets(input.desired, groups);
     let mut contention =
@@ -427,6 +428,7 @@ fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
     // Pods that evict others are scheduled without a new node.
     let needs_node = |group: usize| contention.get(&group).is_none_or(|c| c.let_in == 0);
     let growths = auto_scaling_groups::grow(input, groups, &mut placements, needs_node);
+    let report = UnschedulableReport::new(input, &offers, occupants, &growths.groups);
     let mut unschedulable = report.explain_all(groups, &placements.unplaced, || {
         rescue::RescueContext::new(&simulation, &outcome.fleet)
     });

@@ -11,13 +11,15 @@ use super::allocatable_step::{
 use super::instance_type::{InstanceType, resource};
 use super::node_resource::{Allocation, AllocationPart, NodeResource};
 use super::node_settings::NodeSettings;
-use crate::model::desired::{AmiFamily, ReservedAmount};
+use crate::model::desired::{AmiFamily, EfaInterfaces, ReservedAmount};
 use crate::model::pod::ResourceList;
-use crate::model::units::{Bytes, Resources};
+use crate::model::units::{Bytes, ResourceName, Resources};
 
-/// Maximum pods that EKS recommends when addresses are not the limit, as (vCPUs up to, pods).
-/// Source: `max-pods-calculator.sh` of amazon-eks-ami.
-const PREFIX_PODS: [(i64, i64); 2] = [(30, 110), (i64::MAX, 250)];
+/// Maximum pods of EKS, as (vCPUs up to, pods): a recommendation where addresses are not the limit,
+/// and a cap in managed node groups whose image is that of EKS.
+/// Sources: `max-pods-calculator.sh` of amazon-eks-ami; EKS user guide, "Choose an optimal EC2 node
+/// instance type".
+const EKS_PODS: [(i64, i64); 2] = [(30, 110), (i64::MAX, 250)];
 
 /// CPU that Kubernetes reserves: the end of each band in cores, and its share in
 /// hundred-thousandths.
@@ -125,7 +127,8 @@ fn steps(kind: &InstanceType, settings: &NodeSettings) -> Vec<AllocationStep> {
     let memory = ledger.memory_capacity(kind);
     let storage = ledger.storage_capacity(kind, settings, &rules);
     let pods = ledger.pod_capacity(kind, settings, &rules);
-    for (name, count) in &kind.extended {
+    let has_efa = settings.efa == EfaInterfaces::All;
+    for (name, count) in kind.extended.iter().filter(|(name, _)| has_efa || !is_efa(name)) {
         let resource = NodeResource::Extended(name.clone());
         ledger.add(AllocationPart::Capacity, resource, *count, Formula::Devices(*count));
     }
@@ -200,9 +203,18 @@ fn prefix_pods(kind: &InstanceType) -> Option<(i64, Formula)> {
     }
     let (enis, ips_per_eni) = (kind.enis, kind.ips_per_eni);
     let addresses = enis * (ips_per_eni - 1).max(0) * PREFIX_ADDRESSES + 2;
-    let most = PREFIX_PODS.iter().find(|(vcpus, _)| kind.vcpus <= *vcpus);
-    let most = most.map_or(addresses, |(_, most)| *most);
+    let most = eks_pods(kind).unwrap_or(addresses);
     Some((addresses.min(most), Formula::PrefixPods { enis, ips_per_eni, most }))
+}
+
+/// Returns true for the resource of elastic fabric adapters.
+pub(super) fn is_efa(name: &ResourceName) -> bool {
+    name.as_str() == resource::EFA
+}
+
+/// Returns the maximum pods of EKS for a type.
+fn eks_pods(kind: &InstanceType) -> Option<i64> {
+    EKS_PODS.iter().find(|(vcpus, _)| kind.vcpus <= *vcpus).map(|(_, most)| *most)
 }
 
 struct Ledger(Vec<AllocationStep>);
@@ -270,6 +282,7 @@ impl Ledger {
             (PODS_WITHOUT_ENI_LIMIT, Formula::FamilyPods(settings.family))
         };
         self.add(AllocationPart::Capacity, NodeResource::Pods, pods, formula);
+        let pods = self.cap_pods(kind, settings, pods);
         let per_core =
             settings.kubelet.pods_per_core.filter(|n| *n > 0 && rules.supports_pods_per_core);
         let Some(per_core) = per_core else { return pods };
@@ -279,6 +292,15 @@ impl Ledger {
             self.add(AllocationPart::Capacity, NodeResource::Pods, most - pods, formula);
         }
         most.min(pods)
+    }
+
+    /// Reduces the pod limit to the cap of EKS, and returns it.
+    fn cap_pods(&mut self, kind: &InstanceType, settings: &NodeSettings, pods: i64) -> i64 {
+        let cap = eks_pods(kind).filter(|most| settings.eks_caps_pods && *most < pods);
+        let Some(most) = cap else { return pods };
+        let formula = Formula::EksPods { most, vcpus: kind.vcpus };
+        self.add(AllocationPart::Capacity, NodeResource::Pods, most - pods, formula);
+        most
     }
 
     fn kube_reserved(&mut self, kind: &InstanceType, declared: &ResourceList, sized_for: PodCount) {

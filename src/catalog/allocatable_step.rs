@@ -107,6 +107,13 @@ pub enum Formula {
         /// vCPUs.
         vcpus: i64,
     },
+    /// EKS allows fewer in a managed node group.
+    EksPods {
+        /// Maximum number of pods.
+        most: i64,
+        /// vCPUs.
+        vcpus: i64,
+    },
     /// Number of devices of the type.
     Devices(i64),
     /// Addresses that a Windows node assigns to pods.
@@ -187,6 +194,7 @@ impl Formula {
             | Self::EvictionDisabled => "kubelet settings",
             Self::EvictionMemory | Self::EvictionStorage { .. } => "kubelet default",
             Self::HugePages => "kubelet",
+            Self::EksPods { .. } => "EKS",
             Self::Measured { .. } => "observed",
             Self::Remainder { .. } => "the above",
         }
@@ -219,6 +227,9 @@ impl fmt::Display for Formula {
             Self::FamilyPods(family) => write!(f, "default of {}", family_name(*family)),
             Self::PodsPerCore { per_core, vcpus } => {
                 write!(f, "cut to podsPerCore: {per_core} × {vcpus} vCPU")
+            }
+            Self::EksPods { most, vcpus } => {
+                write!(f, "cut to the {most} pods of managed node groups for {vcpus} vCPU")
             }
             Self::Devices(n) => write!(f, "the type has {n}"),
             Self::PrivateIpv4 { ips_per_eni } => write!(f, "{ips_per_eni} addresses − 1"),

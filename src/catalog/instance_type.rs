@@ -81,7 +81,7 @@ pub(super) mod resource {
     /// Cores of those devices.
     pub(super) const NEURON_CORE: &str = "aws.amazon.com/neuroncore";
     /// Elastic fabric adapters.
-    pub(super) const EFA: &str = "vpc.amazonaws.com/efa";
+    pub(in crate::catalog) const EFA: &str = "vpc.amazonaws.com/efa";
     /// Branch interfaces, for security groups for pods.
     pub(super) const POD_ENI: &str = "vpc.amazonaws.com/pod-eni";
     /// Private IPv4 addresses, on Windows.

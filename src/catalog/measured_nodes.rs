@@ -8,11 +8,12 @@
 
 use std::collections::BTreeMap;
 
-use super::allocatable::{allocation, explain};
+use super::allocatable::{allocation, explain, is_efa};
 use super::allocatable_step::{AllocationStep, Formula};
 use super::instance_type::InstanceType;
 use super::node_resource::{Allocation, AllocationPart, NodeResource};
 use super::node_settings::NodeSettings;
+use crate::model::desired::EfaInterfaces;
 use crate::model::ids::{InstanceTypeName, NodeName};
 use crate::model::units::{Bytes, ResourceName, Resources};
 
@@ -98,8 +99,14 @@ impl MeasuredNodes {
             return model;
         }
         let Some(sample) = self.0.get(&(kind.clone(), settings.clone())) else { return model };
-        let capacity = sample.capacity.merge_with(&model.capacity, sample.nodes);
-        let allocatable = sample.allocatable.merge_with(&model.allocatable, sample.nodes);
+        let mut capacity = sample.capacity.merge_with(&model.capacity, sample.nodes);
+        let mut allocatable = sample.allocatable.merge_with(&model.allocatable, sample.nodes);
+        // Running nodes may have adapters that new nodes of the class get none of.
+        if settings.efa == EfaInterfaces::Absent {
+            for amounts in [&mut capacity, &mut allocatable] {
+                amounts.extended.retain(|name, _| !is_efa(name));
+            }
+        }
         let reserved = Resources::at_least(&capacity.minus(&allocatable), &Resources::default());
         Allocation { capacity, kube_reserved: reserved, allocatable, ..Allocation::default() }
     }

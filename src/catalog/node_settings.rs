@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::model::desired::{AmiFamily, KubeletSettings, NodeClass, Pool};
+use crate::model::desired::{AmiFamily, EfaInterfaces, KubeletSettings, NodeClass, Pool};
 
 /// Settings of a pool and its node class that affect a node's allocatable.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +19,10 @@ pub struct NodeSettings {
     pub instance_store_raid0: bool,
     /// Pods get addresses from prefixes of 16.
     pub prefix_delegation: bool,
+    /// EKS caps the pods of a node.
+    pub eks_caps_pods: bool,
+    /// Elastic fabric adapters of the instances.
+    pub efa: EfaInterfaces,
     /// Digests of the class' specification. Measurements of nodes with another image or other user
     /// data do not apply.
     pub class_digests: Arc<BTreeMap<String, Arc<str>>>,
@@ -33,6 +37,8 @@ impl NodeSettings {
             ephemeral_storage: class.ephemeral_storage,
             instance_store_raid0: class.instance_store_raid0,
             prefix_delegation: class.prefix_delegation,
+            eks_caps_pods: class.eks_caps_pods,
+            efa: class.efa,
             class_digests: class.spec_digests.clone(),
         }
     }
@@ -46,6 +52,8 @@ impl Default for NodeSettings {
             ephemeral_storage: None,
             instance_store_raid0: false,
             prefix_delegation: false,
+            eks_caps_pods: false,
+            efa: EfaInterfaces::All,
             class_digests: Arc::default(),
         }
     }

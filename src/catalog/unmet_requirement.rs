@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::instance_type::InstanceType;
 use super::loader::zones_of_region;
 use super::lookup::MissingType;
 use super::types::Catalog;
-use crate::model::desired::{Pool, PoolRequirement};
+use crate::model::desired::{FAMILY_WITHOUT_AL2023, NodeClass, Pool, PoolRequirement};
 use crate::model::ids::{LabelKey, LabelValue, ZoneName};
 use crate::model::requirement::{LabelSet, Operator, key};
 use crate::model::similar_name::nearest;
@@ -19,10 +20,26 @@ const ARCHITECTURES: [(&str, &str); 4] =
 
 impl Catalog {
     /// Returns why no offering satisfies the requirements of `pool`, as a clause with the
-    /// requirement; `None` if each requirement alone can be satisfied.
-    pub fn unmet_requirement(&self, pool: &Pool) -> Option<String> {
-        contradiction(pool).or_else(|| {
-            pool.requirements.iter().find_map(|requirement| self.unknown_values(requirement))
+    /// requirement; `None` if each requirement alone can be satisfied. `class` is its node class.
+    pub fn unmet_requirement(&self, pool: &Pool, class: Option<&NodeClass>) -> Option<String> {
+        let values = || pool.requirements.iter().find_map(|one| self.unknown_values(one));
+        let image = || self.excluded_family(pool, class?);
+        contradiction(pool).or_else(values).or_else(image)
+    }
+
+    /// Returns the family of all types of the pool, if the images of its class do not run on it.
+    fn excluded_family(&self, pool: &Pool, class: &NodeClass) -> Option<String> {
+        let is_excluded = |kind: &InstanceType| {
+            let family = kind.labels.get(key::INSTANCE_FAMILY);
+            family.is_some_and(|family| family.as_str() == FAMILY_WITHOUT_AL2023)
+        };
+        let mut kinds = self.types_for_pool(pool).peekable();
+        let is_unusable = class.excludes_a1() && kinds.peek().is_some() && kinds.all(is_excluded);
+        is_unusable.then(|| {
+            format!(
+                "it has instance types of family {FAMILY_WITHOUT_AL2023} alone, on which Amazon \
+                 Linux 2023 does not run"
+            )
         })
     }
 
@@ -133,18 +150,31 @@ mod tests {
 
     /// Returns the cause for a pool with `labels`, where `zones` are declared.
     fn cause_in(requirements: &str, labels: &str, zones: &[&str]) -> Option<String> {
+        cause_with("al2@latest", requirements, labels, zones)
+    }
+
+    /// Returns the cause for a pool whose node class has the images `alias`.
+    fn cause_with(alias: &str, requirements: &str, labels: &str, zones: &[&str]) -> Option<String> {
+        let class = format!(
+            "{{apiVersion: karpenter.k8s.aws/v1, kind: EC2NodeClass, metadata: {{name: default}}, \
+             spec: {{role: r, amiSelectorTerms: [{{alias: {alias}}}], \
+             subnetSelectorTerms: [{{id: subnet-1}}], \
+             securityGroupSelectorTerms: [{{id: sg-1}}]}}}}"
+        );
         let pool = format!(
             "{{apiVersion: karpenter.sh/v1, kind: NodePool, metadata: {{name: web}}, \
              spec: {{template: {{metadata: {{labels: {{{labels}}}}}, \
              spec: {{nodeClassRef: {{group: karpenter.k8s.aws, \
-             kind: EC2NodeClass, name: default}}, requirements: [{requirements}]}}}}}}}}"
+             kind: EC2NodeClass, name: default}}, requirements: [{requirements}]}}}}}}}}\n\
+             ---\n{class}"
         );
         let file = TreeFile { path: "pool.yaml".into(), content: Ok(pool.as_bytes().into()) };
         let desired = read(&Tree { files: vec![file] }, &Fleet::default());
         let zones = zones.iter().map(|name| ZoneSetting { name: (*name).into(), id: None });
         let zones: Vec<ZoneSetting> = zones.collect();
         let catalog = Catalog::load(&"us-east-1".into(), &zones).expect("known region");
-        catalog.unmet_requirement(desired.pools.values().next().expect("one pool"))
+        let class = desired.node_classes.values().next();
+        catalog.unmet_requirement(desired.pools.values().next().expect("one pool"), class)
     }
 
     #[test]
@@ -160,6 +190,17 @@ mod tests {
         let other = cause_in(&zone("us-west-2a"), "", &declared).unwrap_or_default();
         assert!(other.starts_with("zone us-west-2a is not in us-east-1"), "{other}");
         assert_eq!(cause_in(&zone("us-east-1a"), "", &declared), None);
+    }
+
+    #[test]
+    fn a1_types_do_not_run_amazon_linux_2023() {
+        let a1 = "{key: karpenter.k8s.aws/instance-family, operator: In, values: [a1]}";
+        let both = "{key: karpenter.k8s.aws/instance-family, operator: In, values: [a1, m6g]}";
+        let text =
+            "it has instance types of family a1 alone, on which Amazon Linux 2023 does not run";
+        assert_eq!(cause_with("al2023@latest", a1, "", &[]).as_deref(), Some(text));
+        assert_eq!(cause_with("al2023@latest", both, "", &[]), None);
+        assert_eq!(cause_with("bottlerocket@latest", a1, "", &[]), None);
     }
 
     #[test]

@@ -136,6 +136,8 @@ fn name_form(kind: ObjectKind, root: &FieldMap<'_>) -> Option<NameForm> {
         | ObjectKind::VerticalScaler
         | ObjectKind::EventScaler
         | ObjectKind::QueueScaler
+        | ObjectKind::HttpScaler
+        | ObjectKind::WatermarkScaler
         | ObjectKind::Parameters
         | ObjectKind::ExpanderPriorities
         | ObjectKind::CapacityBuffer

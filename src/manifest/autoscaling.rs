@@ -1,12 +1,14 @@
 //! Objects other than the workload itself that determine its number of pods or their requests.
 //!
-//! Reads HorizontalPodAutoscaler, KEDA's ScaledObject and ScaledJob, VerticalPodAutoscaler,
-//! cluster-proportional-autoscaler and CapacityBuffer. `demand` evaluates them. Invariant: an
-//! unreadable field that affects the result is an error, never a default.
+//! Reads HorizontalPodAutoscaler, KEDA's ScaledObject, ScaledJob and `HTTPScaledObject`, Datadog's
+//! `WatermarkPodAutoscaler`, VerticalPodAutoscaler, cluster-proportional-autoscaler and
+//! CapacityBuffer. `demand` evaluates them. Invariant: an unreadable field that affects the result
+//! is an error, never a default.
 
 mod capacity_buffer;
 mod cluster_autoscaler;
 mod cluster_proportional_autoscaler;
+mod custom_scalers;
 mod horizontal_pod_autoscaler;
 mod keda;
 mod vertical_pod_autoscaler;
@@ -19,6 +21,7 @@ pub(super) use cluster_proportional_autoscaler::{
     ProportionalParameters, ProportionalScaler, collect_proportional_autoscaler,
     proportional_parameters, resolve_proportional_autoscalers,
 };
+pub(super) use custom_scalers::{http_scaled_object, watermark_autoscaler};
 pub(super) use horizontal_pod_autoscaler::horizontal;
 pub(super) use keda::{scaled_job, scaled_object};
 pub(super) use vertical_pod_autoscaler::vertical;

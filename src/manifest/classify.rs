@@ -35,6 +35,8 @@ pub(super) enum ObjectKind {
     VerticalScaler,
     EventScaler,
     QueueScaler,
+    HttpScaler,
+    WatermarkScaler,
     /// Parameters of cluster-proportional-autoscaler.
     Parameters,
     /// Priorities of Cluster Autoscaler's expander.
@@ -60,6 +62,8 @@ impl ObjectKind {
             | Self::ExpanderPriorities
             | Self::EventScaler
             | Self::QueueScaler
+            | Self::HttpScaler
+            | Self::WatermarkScaler
             | Self::Parameters
             | Self::CapacityBuffer
             | Self::ClaimTemplate
@@ -160,7 +164,7 @@ const fn served(
     ServedKind { kind, group, versions, object }
 }
 
-const SERVED: [ServedKind; 36] = [
+const SERVED: [ServedKind; 38] = [
     served("apps", &["v1", "v1beta2", "v1beta1"], "Deployment", |_| deployment()),
     served("extensions", &["v1beta1"], "Deployment", |_| deployment()),
     served("apps", &["v1", "v1beta2", "v1beta1"], "StatefulSet", |_| {
@@ -208,6 +212,10 @@ const SERVED: [ServedKind; 36] = [
     }),
     served("keda.sh", &["v1alpha1"], "ScaledObject", |_| ObjectKind::EventScaler),
     served("keda.sh", &["v1alpha1"], "ScaledJob", |_| ObjectKind::QueueScaler),
+    served("http.keda.sh", &["v1alpha1"], "HTTPScaledObject", |_| ObjectKind::HttpScaler),
+    served("datadoghq.com", &["v1alpha1"], "WatermarkPodAutoscaler", |_| {
+        ObjectKind::WatermarkScaler
+    }),
     served("argoproj.io", &["v1alpha1"], "Rollout", |_| {
         ObjectKind::Workload(WorkloadKind::Rollout)
     }),

@@ -15,7 +15,7 @@ mod requirements;
 mod selector_terms;
 mod spec_digest;
 
-pub(super) use kubelet::{kubelet, milli_percent};
+pub(super) use kubelet::{bottlerocket_kubelet, kubelet, milli_percent};
 pub(super) use node_class::{node_class, node_template};
 pub(super) use node_overlay::node_overlay;
 pub(super) use node_pool::node_pool;

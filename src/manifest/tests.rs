@@ -5,6 +5,7 @@ mod cluster_pools;
 mod custom_kinds;
 mod delivery;
 mod files;
+mod node_groups;
 mod pods;
 mod pools;
 mod scaling;

@@ -527,6 +527,8 @@ pub(super) fn read_object(
         ObjectKind::VerticalScaler => autoscaling::vertical(meta, root, into),
         ObjectKind::EventScaler => autoscaling::scaled_object(meta, root, into),
         ObjectKind::QueueScaler => autoscaling::scaled_job(meta, root, into),
+        ObjectKind::HttpScaler => autoscaling::http_scaled_object(meta, root, into),
+        ObjectKind::WatermarkScaler => autoscaling::watermark_autoscaler(meta, root, into),
         ObjectKind::Parameters => autoscaling::proportional_parameters(meta, root, into),
         ObjectKind::ExpanderPriorities => autoscaling::expander_priorities(meta, root, into),
         ObjectKind::CapacityBuffer => autoscaling::capacity_buffer(meta, root, into),

@@ -32,11 +32,13 @@ pub use instance_settings::{
     MetadataOptions, UserData, describe_selectors,
 };
 pub use learned_nodes::{FORMAT as LEARNED_FORMAT, LEARNED_FILE, LearnedNode, LearnedNodes};
-pub use node_group::{DISCOVERY_PREFIX, ExternalGroup, GroupKind, NodeGroup, discovery_tags};
+pub use node_group::{
+    DISCOVERY_PREFIX, EKS_GROUP_TAG, ExternalGroup, GroupKind, NodeGroup, discovery_tags,
+};
 pub use pool::{
-    AmiFamily, AutoModePool, Budget, BudgetNodes, Consolidation, Expiry, Generation,
-    KubeletSettings, MinValuesPolicy, NodeClass, NodeOverlay, Pool, PoolLimits, PoolRequirement,
-    PriceChange, ReservationTerm, ReservedAmount,
+    AmiFamily, AutoModePool, Budget, BudgetNodes, Consolidation, EfaInterfaces, Expiry,
+    FAMILY_WITHOUT_AL2023, Generation, KubeletSettings, MinValuesPolicy, NodeClass, NodeOverlay,
+    Pool, PoolLimits, PoolRequirement, PriceChange, ReservationTerm, ReservedAmount,
 };
 pub use region_prices::{
     PRICE_CURRENCY, PRICE_FILE, PRICE_FILE_FORMAT, RegionPrices, check_price, is_price_list_version,
@@ -278,6 +280,11 @@ impl Desired {
     /// Returns true if any node class selects capacity reservations.
     pub fn uses_reservations(&self) -> bool {
         self.node_classes.values().any(|class| !class.reservations.is_empty())
+    }
+
+    /// Returns the node class of a pool, if it is declared.
+    pub fn class_of(&self, pool: &Pool) -> Option<&NodeClass> {
+        self.node_classes.get(pool.node_class.as_ref()?)
     }
 }
 

@@ -21,7 +21,9 @@ use super::node_disposition::NodeDisposition;
 use crate::catalog::{Allocation, Catalog, InstanceType, NodeSettings};
 use crate::demand::Demand;
 use crate::model::competing_autoscaler::group_resizer;
-use crate::model::desired::{DISCOVERY_PREFIX, Desired, NodeGroup, Pool, PoolLimits};
+use crate::model::desired::{
+    DISCOVERY_PREFIX, Desired, EKS_GROUP_TAG, GroupKind, NodeGroup, Pool, PoolLimits,
+};
 use crate::model::ids::{GroupName, NodeName, PoolName};
 use crate::model::observed::{Group, Instance, Observed};
 use crate::model::plural;
@@ -42,23 +44,29 @@ pub fn observe_only_reason(
     desired: &Desired,
     observed: &Observed,
 ) -> Option<String> {
-    let name = &declared.name;
-    let live = live_group(declared, observed);
-    if !declared.manage {
-        let setting =
-            format!("fleetwright.yaml does not say `spec.groups.{name}: {{ manage: true }}`");
-        let first = declared.desired.unwrap_or(declared.min);
-        return Some(if live.is_none() && is_bare(observed) && first > 0 {
-            format!(
-                "{setting}; not counted: the {} that eksctl creates it with",
-                plural::count(first, "node")
-            )
-        } else {
-            setting
-        });
+    if declared.manage {
+        return resize_obstacle(declared, desired, observed);
     }
-    let tags = declared.tags.keys().chain(live.into_iter().flat_map(|group| group.tags.keys()));
-    if let Some(tag) = tags.into_iter().find(|tag| is_discovery(tag)) {
+    let name = &declared.name;
+    let setting = format!("fleetwright.yaml does not say `spec.groups.{name}: {{ manage: true }}`");
+    let first = declared.desired.unwrap_or(declared.min);
+    let is_new = live_group(declared, observed).is_none() && is_bare(observed);
+    Some(if is_new && first > 0 {
+        let nodes = plural::count(first, "node");
+        format!("{setting}; not counted: the {nodes} that eksctl creates it with")
+    } else {
+        setting
+    })
+}
+
+/// Returns the reason why a group stays observe-only although the settings allow its management.
+pub(super) fn resize_obstacle(
+    declared: &NodeGroup,
+    desired: &Desired,
+    observed: &Observed,
+) -> Option<String> {
+    let live = live_group(declared, observed);
+    if let Some(tag) = handing_tag(declared, live) {
         return Some(format!("its tag {tag} hands it to Cluster Autoscaler"));
     }
     let zones = declared.zones.iter().chain(live.into_iter().flat_map(|group| &group.zones));
@@ -84,6 +92,19 @@ pub fn observe_only_reason(
     let there = member_count(observed, &live.name);
     (there != live.desired)
         .then(|| format!("it is scaling: {} of its {} members exist", there, live.desired))
+}
+
+/// Returns the tag by which a user hands a group to Cluster Autoscaler.
+///
+/// EKS gives such tags to every managed node group by itself, so that those of its Auto Scaling
+/// group prove nothing.
+fn handing_tag<'a>(declared: &'a NodeGroup, live: Option<&'a Group>) -> Option<&'a String> {
+    // A group of the settings has the tags of its Auto Scaling group.
+    let is_of_file = !matches!(declared.kind, GroupKind::External(_));
+    let of_file = declared.tags.keys().filter(|_| is_of_file);
+    let by_user = live.filter(|live| !live.tags.contains_key(EKS_GROUP_TAG));
+    let observed = by_user.into_iter().flat_map(|live| live.tags.keys());
+    of_file.chain(observed).find(|tag| is_discovery(tag))
 }
 
 fn is_bare(observed: &Observed) -> bool {

@@ -115,7 +115,7 @@ impl<'a> NodeTemplate<'a> {
             overlays: Overlays::from_desired(supply.desired),
             settings,
             group,
-            requirements: pool_requirements(pool).and(&class.instance_settings.type_requirements()),
+            requirements: pool_requirements(pool).and(&class.type_requirements()),
             labels,
             spec_digest: drift::spec_digest(pool, class),
         })

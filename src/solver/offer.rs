@@ -24,6 +24,7 @@ use super::candidate_pools::candidate_pools;
 use super::existing_node::ExistingNode;
 use super::min_values;
 use super::node_template::{NodeTemplate, RequestedLabels};
+use super::reserved_pools::{misses_reservation, missing_reservation};
 use super::target_fleet::NewNode;
 use crate::catalog::Catalog;
 use crate::demand::{Daemon, Demand, PodGroup, PodShape};
@@ -134,10 +135,10 @@ impl PoolRefusal {
         Self::NoNodeClass { description: format!("{pool} {class}{rest} ({origin})"), remedy }
     }
 
-    fn without_offering(pool: &Pool, catalog: &Catalog) -> Self {
+    fn without_offering(pool: &Pool, supply: &OfferInput<'_>) -> Self {
         Self::NoOffering {
             pool: format!("{} {}", pool.generation.pool_kind(), pool.name),
-            cause: catalog.unmet_requirement(pool),
+            cause: no_offering_cause(pool, supply),
             origin: pool.origin.clone(),
         }
     }
@@ -238,7 +239,7 @@ impl Offers {
                 &shapes,
                 &mut stock,
             );
-            offers.add(pool, stock, supply.catalog);
+            offers.add(pool, stock, supply);
         }
         offers.list.sort_by(|a, b| preference_key(a).cmp(&preference_key(b)));
         offers
@@ -251,14 +252,14 @@ impl Offers {
         self.list.iter_mut().chain(fixed).chain(withheld).chain(&mut self.unpriced)
     }
 
-    fn add(&mut self, pool: &Pool, mut stock: PoolOffers, catalog: &Catalog) {
+    fn add(&mut self, pool: &Pool, mut stock: PoolOffers, supply: &OfferInput<'_>) {
         if stock.is_truncated {
             self.refusals.insert(pool.name.clone(), PoolRefusal::TooManyLabels);
         }
         if stock.offers.is_empty() {
             let why = stock.withheld.iter().map(|(_, why)| why).min();
             let refusal = why.map_or_else(
-                || PoolRefusal::without_offering(pool, catalog),
+                || PoolRefusal::without_offering(pool, supply),
                 |why| PoolRefusal::Withheld(why.clone()),
             );
             self.refusals.insert(pool.name.clone(), refusal);
@@ -397,7 +398,7 @@ pub fn pool_problems(supply: &OfferInput, demand: &Demand) -> Vec<Problem> {
         let disks = stock.offers.iter().chain(withheld).chain(&stock.unpriced);
         match disks.map(|offer| offer.node.allocatable.ephemeral_storage).max() {
             None if has_unknown_type(pool) => {}
-            None => problems.push(unusable_pool(pool, supply.catalog)),
+            None => problems.push(unusable_pool(pool, supply)),
             Some(disk) if largest.is_none_or(|(most, _)| disk > most) => {
                 largest = Some((disk, pool));
             }
@@ -410,13 +411,31 @@ pub fn pool_problems(supply: &OfferInput, demand: &Demand) -> Vec<Problem> {
     problems
 }
 
-fn unusable_pool(pool: &Pool, catalog: &Catalog) -> Problem {
-    let cause = catalog.unmet_requirement(pool).unwrap_or_else(|| {
+/// Returns why no offering satisfies the requirements of a pool; `None` if only all of them together
+/// exclude each offering.
+fn no_offering_cause(pool: &Pool, supply: &OfferInput<'_>) -> Option<String> {
+    let OfferInput { desired, catalog, observed, .. } = *supply;
+    let unmet = catalog.unmet_requirement(pool, desired.class_of(pool));
+    unmet.or_else(|| missing_reservation(pool, desired, observed))
+}
+
+fn unusable_pool(pool: &Pool, supply: &OfferInput<'_>) -> Problem {
+    let OfferInput { desired, catalog, observed, .. } = *supply;
+    let (origin, object) =
+        (pool.origin.clone(), format!("{} {}", pool.generation.pool_kind(), pool.name));
+    let is_unknown = catalog.unmet_requirement(pool, desired.class_of(pool)).is_none()
+        && misses_reservation(pool, desired, observed);
+    if is_unknown {
+        let message = "launches in capacity reservations alone, which are read from the account: \
+                       none is known here";
+        let hint = "plan with --world live to use them";
+        return Problem::warning(origin, object, message).hint(hint).code(Code::NoOffering);
+    }
+    let cause = no_offering_cause(pool, supply).unwrap_or_else(|| {
         "no instance type, zone and capacity type satisfies all of its requirements".to_owned()
     });
-    let object = format!("{} {}", pool.generation.pool_kind(), pool.name);
     let message = format!("cannot launch any node: {cause}");
-    Problem::error(pool.origin.clone(), object, message).code(Code::NoOffering)
+    Problem::error(origin, object, message).code(Code::NoOffering)
 }
 
 fn disk_problem(group: &PodGroup, disk: Bytes, pool: &Pool, desired: &Desired) -> Option<Problem> {

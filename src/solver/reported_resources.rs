@@ -5,14 +5,16 @@
 //! counts later: its kubelet reports resources before device plugins start.
 //!
 //! A report far from the formulas does not count: one broken or hostile kubelet would change the size of
-//! its type for every node to come.
+//! its type for every node to come. Several nodes that agree may lower the size, and never raise it.
 //!
-//! Reports of former nodes that are stored in the repository count like a running node.
+//! Reports of former nodes that are stored in the repository count like one running node.
 
 use std::collections::BTreeMap;
 
 use super::drift;
-use crate::catalog::{Catalog, MeasuredNodes, NodeSettings, allocation};
+use crate::catalog::{
+    AllocationStep, Catalog, Formula, MeasuredNodes, NodeSettings, allocation,
+};
 use crate::model::desired::{Desired, GroupKind, LEARNED_FILE, LearnedNode, NodeClass, Pool};
 use crate::model::ids::{GroupName, InstanceId, InstanceTypeName, NodeName};
 use crate::model::observed::{Instance, Node, Observed, tag};
@@ -91,12 +93,12 @@ pub fn measured_resources(
 ) -> MeasuredNodes {
     let specs = declared_specs(desired);
     let mut measured = MeasuredNodes::default();
-    // Several nodes of one type that agree are believed: their image may reserve much.
+    // Several nodes of one type that agree on less are believed: their image may reserve much.
     let mut doubtful: BTreeMap<_, Vec<NodeReport<'_>>> = BTreeMap::new();
     for_each_report(desired, observed, &specs, |report| {
         if report.is_plausible(catalog) {
             report.add_to(&mut measured);
-        } else {
+        } else if !report.claims_too_much(catalog) {
             let key = (report.instance_type, report.settings.clone());
             doubtful.entry(key).or_default().push(report.clone());
         }
@@ -110,18 +112,83 @@ pub fn measured_resources(
     }
     let file = NodeName::from(LEARNED_FILE);
     let mut unseen = Vec::new();
-    for known in still_declared(desired, &specs) {
-        let Some((pool, class, _)) = specs.get(known.pool.as_str()) else { continue };
-        let settings = NodeSettings::new(pool, class);
-        if measured.nodes(&known.instance_type, &settings) == 0 {
-            unseen.push((known, settings));
+    for report in stored_reports(desired, &specs, &file) {
+        if measured.nodes(report.instance_type, &report.settings) == 0
+            && report.is_plausible(catalog)
+        {
+            unseen.push(report);
         }
     }
-    for (known, settings) in unseen {
-        let LearnedNode { instance_type, capacity, allocatable, .. } = known;
-        measured.add(instance_type, settings, &file, capacity, allocatable);
+    for report in unseen {
+        report.add_to(&mut measured);
     }
     measured
+}
+
+/// Stored reports of declared specifications, by their effect.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct StoredReports<'d> {
+    /// Reports that change the size of a type.
+    pub counted: Vec<&'d LearnedNode>,
+    /// Reports that do not count, because they are far from the formulas.
+    pub implausible: Vec<&'d LearnedNode>,
+}
+
+/// Returns the stored reports that have an effect on `catalog`, which has the measurements of the
+/// plan, and those that are not believed.
+pub fn stored_reports_in_use<'d>(desired: &'d Desired, catalog: &Catalog) -> StoredReports<'d> {
+    let mut found = StoredReports::default();
+    if desired.learned_nodes.is_empty() {
+        return found;
+    }
+    let specs = declared_specs(desired);
+    let file = NodeName::from(LEARNED_FILE);
+    for known in still_declared(desired, &specs) {
+        let Some(kind) = catalog.types.get(&known.instance_type) else { continue };
+        let Some(report) = stored_report(desired, &specs, known, &file) else { continue };
+        let is_of_file = |step: &AllocationStep| match &step.formula {
+            Formula::Measured { node, .. } => *node == file,
+            _ => false,
+        };
+        let model = allocation(kind, &report.settings);
+        if !report.is_plausible(catalog) {
+            found.implausible.push(known);
+        } else if model.allocatable != known.allocatable
+            && catalog.explain(kind, &report.settings).iter().any(is_of_file)
+        {
+            found.counted.push(known);
+        }
+    }
+    found
+}
+
+/// Returns the stored reports of specifications that are still declared, as reports of `file`.
+fn stored_reports<'a>(
+    desired: &'a Desired,
+    specs: &'a DeclaredSpecs<'a>,
+    file: &'a NodeName,
+) -> impl Iterator<Item = NodeReport<'a>> {
+    still_declared(desired, specs)
+        .filter_map(move |known| stored_report(desired, specs, known, file))
+}
+
+fn stored_report<'a>(
+    desired: &Desired,
+    specs: &DeclaredSpecs<'_>,
+    known: &'a LearnedNode,
+    file: &'a NodeName,
+) -> Option<NodeReport<'a>> {
+    let (pool, class, _) = specs.get(known.pool.as_str())?;
+    let group = desired.node_groups.get(&known.pool);
+    Some(NodeReport {
+        pool: known.pool.as_str(),
+        instance_type: &known.instance_type,
+        settings: NodeSettings::new(pool, class),
+        node: file,
+        capacity: &known.capacity,
+        allocatable: &known.allocatable,
+        is_external: group.is_some_and(|group| matches!(group.kind, GroupKind::External(_))),
+    })
 }
 
 /// Returns the stored reports of specifications that are still declared.
@@ -151,6 +218,10 @@ struct NodeReport<'a> {
 /// deviations are below ten percent.
 const LESS_PERCENT: i64 = 25;
 pub(super) const MORE_PERCENT: i64 = 10;
+/// Most pods of a report where the formulas have fewer. Bootstrap scripts of EKS allow 250 at most.
+const PODS_MAX: i64 = 256;
+/// Prefix of resources of network interfaces, which are not hardware of the type.
+const NETWORK_RESOURCES: &str = "vpc.amazonaws.com/";
 
 /// Returns true if CPU, memory and pods of a node are near the formulas.
 pub(super) fn is_near_formulas(reported: &Resources, model: &Resources, size: &Resources) -> bool {
@@ -163,6 +234,16 @@ pub(super) fn is_near_formulas(reported: &Resources, model: &Resources, size: &R
         && is_near(reported.memory.0, model.memory.0, size.memory.0)
         // A kubelet may declare more pods than network interfaces permit, and somewhat fewer.
         && reported.pods.saturating_mul(2) >= model.pods
+}
+
+/// Returns true if CPU, memory or pods are above what the formulas may understate.
+fn is_above_formulas(reported: &Resources, model: &Resources, size: &Resources) -> bool {
+    let is_above = |reported: i64, model: i64, size: i64| {
+        reported > model.saturating_add(size.saturating_mul(MORE_PERCENT) / 100)
+    };
+    is_above(reported.cpu.0, model.cpu.0, size.cpu.0)
+        || is_above(reported.memory.0, model.memory.0, size.memory.0)
+        || reported.pods > model.pods.max(PODS_MAX)
 }
 
 /// Returns true if these reports of one type are alike.
@@ -182,10 +263,31 @@ impl NodeReport<'_> {
     fn is_plausible(&self, catalog: &Catalog) -> bool {
         let Some(kind) = catalog.types.get(self.instance_type) else { return true };
         let model = allocation(kind, &self.settings);
-        is_near_formulas(self.capacity, &model.capacity, &model.capacity)
+        !self.claims_too_much(catalog)
+            && is_near_formulas(self.capacity, &model.capacity, &model.capacity)
             // The settings of external groups are unknown.
             && (self.is_external
                 || is_near_formulas(self.allocatable, &model.allocatable, &model.capacity))
+    }
+
+    /// Returns true if the node reports more than its type has. No agreement makes this true.
+    fn claims_too_much(&self, catalog: &Catalog) -> bool {
+        let Some(kind) = catalog.types.get(self.instance_type) else { return false };
+        let model = allocation(kind, &self.settings);
+        let most = if self.is_external { &model.capacity } else { &model.allocatable };
+        let reported = self.capacity.extended.iter().chain(&self.allocatable.extended);
+        let mut devices = reported.filter(|(name, amount)| {
+            **amount > 0
+                && !kind.extended.contains_key(*name)
+                && !name.as_str().starts_with(NETWORK_RESOURCES)
+        });
+        is_above_formulas(self.capacity, &model.capacity, &model.capacity)
+            || is_above_formulas(self.allocatable, most, &model.capacity)
+            // Hardware of other types, such as GPUs.
+            || devices.any(|(name, _)| {
+                let mut kinds = catalog.types.values();
+                kinds.any(|kind| kind.has_accelerator && kind.extended.contains_key(name))
+            })
     }
 
     fn add_to(&self, measured: &mut MeasuredNodes) {
@@ -327,6 +429,75 @@ mod tests {
         class.spec_digests = BTreeMap::from([("userData".to_owned(), "changed".into())]).into();
         assert_eq!(memory(&scenario).0, 6903, "another image, other user data");
         assert_eq!(learned_nodes(&scenario.desired, &scenario.observed), []);
+    }
+
+    /// Returns CPU in millicores and memory in MiB of an m5.large whose stored report `change` altered,
+    /// with the number of reports that count and of those that are not believed.
+    fn stored(change: impl FnOnce(&mut LearnedNode)) -> (i64, i64, usize, usize) {
+        let mut scenario = Scenario::new(&["m5.large"], 500, 1);
+        scenario.scale(1);
+        let solution = scenario.solve();
+        scenario.carry_out(&solution);
+        scenario.node().allocatable.memory = Bytes::mib(7000);
+        scenario.desired.learned_nodes = learned_nodes(&scenario.desired, &scenario.observed);
+        change(scenario.desired.learned_nodes.first_mut().expect("one is stored"));
+        scenario.observed.nodes.clear();
+        let Scenario { desired, observed, catalog, .. } = scenario;
+        let measured = measured_resources(&desired, &observed, &catalog);
+        let catalog = Catalog { measured, ..catalog };
+        let pool = desired.pools.values().next().expect("one pool");
+        let class = desired.node_classes.values().next().expect("one class");
+        let kind = catalog.get(&"m5.large".into()).expect("offered");
+        let offers = catalog.allocation(kind, &NodeSettings::new(pool, class)).allocatable;
+        let used = stored_reports_in_use(&desired, &catalog);
+        (offers.cpu.0, offers.memory.0 >> 20, used.counted.len(), used.implausible.len())
+    }
+
+    #[test]
+    fn stored_report_far_from_the_formulas_does_not_count() {
+        assert_eq!(stored(|_| ()), (1930, 7000, 1, 0));
+        let formulas = (1930, 6903, 0, 1);
+        let cpu = |known: &mut LearnedNode| {
+            (known.capacity.cpu.0, known.allocatable.cpu.0) = (64_000, 64_000);
+        };
+        assert_eq!(stored(cpu), formulas, "64 CPU");
+        let less = |known: &mut LearnedNode| known.allocatable.memory = Bytes::mib(200);
+        assert_eq!(stored(less), formulas, "200 MiB");
+        assert_eq!(stored(|known| known.allocatable.pods = 1_000), formulas, "1,000 pods");
+        let gpus = |known: &mut LearnedNode| {
+            known.capacity.extended.insert("nvidia.com/gpu".into(), 8);
+            known.allocatable.extended.insert("nvidia.com/gpu".into(), 8);
+        };
+        let hardware = Catalog::load(&"us-east-1".into(), &[]).expect("known region");
+        let has_gpu = |kind: &crate::catalog::InstanceType| {
+            kind.has_accelerator && kind.extended.contains_key(&"nvidia.com/gpu".into())
+        };
+        assert!(hardware.types.values().any(has_gpu));
+        assert_eq!(stored(gpus), formulas, "GPUs of another type");
+    }
+
+    #[test]
+    fn reports_that_agree_lower_a_size_and_never_raise_it() {
+        let agreed = |memory: i64| {
+            let mut scenario = Scenario::new(&["m5.large"], 500, 1);
+            scenario.scale(8);
+            let solution = scenario.solve();
+            scenario.carry_out(&solution);
+            assert!(scenario.observed.nodes.len() >= 2);
+            for node in scenario.observed.nodes.values_mut() {
+                node.allocatable.memory = Bytes::mib(memory);
+                node.capacity.memory = node.capacity.memory.max(Bytes::mib(memory));
+            }
+            let Scenario { desired, observed, catalog, .. } = scenario;
+            let measured = measured_resources(&desired, &observed, &catalog);
+            let catalog = Catalog { measured, ..catalog };
+            let pool = desired.pools.values().next().expect("one pool");
+            let class = desired.node_classes.values().next().expect("one class");
+            let kind = catalog.get(&"m5.large".into()).expect("offered");
+            catalog.allocation(kind, &NodeSettings::new(pool, class)).allocatable.memory.0 >> 20
+        };
+        assert_eq!(agreed(4_000), 4_000, "an image that reserves much");
+        assert_eq!(agreed(64_000), 6_903, "two kubelets that lie alike");
     }
 
     #[test]

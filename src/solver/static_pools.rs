@@ -243,10 +243,11 @@ impl StaticPoolPlan<'_> {
             }
         }
         let limit = self.pool.limits.nodes.unwrap_or(u32::MAX);
+        let declared = self.declared.min(limit);
         let mut count = there;
-        while count < self.declared.min(limit) {
+        while count < declared {
             let Some(offer) = self.nodes.take_offer(self.offers, &mut zones) else { break };
-            let reason = LaunchReason::Static { declared: self.declared, there };
+            let reason = LaunchReason::Static { declared, there };
             self.nodes.add(&self.pool.name, offer, reason);
             count += 1;
         }

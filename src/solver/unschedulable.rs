@@ -21,7 +21,7 @@ use super::rescue::RescueContext;
 use super::target_fleet::{Contention, UnschedulablePods};
 use suggested_change::UnplacedPods;
 
-use super::{Input, auto_scaling_groups};
+use super::{GroupGrowth, Input, auto_scaling_groups};
 use crate::demand::{PodGroup, PodShape, PodVolume, Unsupported, queue_reasons};
 use crate::model::code::Code;
 use crate::model::desired::PoolLimits;
@@ -42,6 +42,7 @@ pub(super) struct UnschedulableReport<'a> {
     pub input: &'a Input<'a>,
     pub offers: &'a Offers,
     pub occupants: PoolOccupants,
+    pub growths: &'a [GroupGrowth],
 }
 
 /// Largest amount of a resource on the nodes of a pool that have too little of it for a pod.
@@ -131,7 +132,16 @@ fn limit_obstacle(offer: &Offer) -> OfferObstacle {
     reservation.map_or(OfferObstacle::Limit, OfferObstacle::Reservation)
 }
 
-impl UnschedulableReport<'_> {
+impl<'a> UnschedulableReport<'a> {
+    pub(super) fn new(
+        input: &'a Input<'a>,
+        offers: &'a Offers,
+        occupants: PoolOccupants,
+        growths: &'a [GroupGrowth],
+    ) -> Self {
+        Self { input, offers, occupants, growths }
+    }
+
     /// Returns explanations for all unschedulable groups.
     pub(super) fn explain_all<'h>(
         &self,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::model::desired::{
-    AmiFamily, Consolidation, Expiry, Generation, InstanceSettings, KubeletSettings, NodeClass,
-    Pool, PoolLimits, PoolRequirement,
+    AmiFamily, Consolidation, EfaInterfaces, Expiry, Generation, InstanceSettings, KubeletSettings,
+    NodeClass, Pool, PoolLimits, PoolRequirement,
 };
 use crate::model::ids::Origin;
 use crate::model::requirement::{Operator, label};
@@ -52,6 +52,8 @@ pub(crate) fn node_class() -> NodeClass {
         instance_store_raid0: false,
         reservations: Vec::new(),
         prefix_delegation: false,
+        eks_caps_pods: false,
+        efa: EfaInterfaces::Absent,
         user_data_digest: None,
         tags: BTreeMap::new(),
         instance_settings: InstanceSettings::default(),

@@ -209,6 +209,31 @@ fn prefix_delegation_raises_pods_to_the_eks_maximum() {
 }
 
 #[test]
+fn eks_caps_the_pods_of_managed_node_groups() {
+    let managed = |max_pods, prefix_delegation| NodeSettings {
+        eks_caps_pods: true,
+        prefix_delegation,
+        kubelet: KubeletSettings { max_pods, ..KubeletSettings::default() },
+        ..NodeSettings::default()
+    };
+    for (rule, name, settings, pods) in [
+        ("addresses allow fewer", "m5.large", managed(None, false), 29),
+        ("16 vCPU: 110, not 234", "m5.4xlarge", managed(None, false), 110),
+        ("32 vCPU: 234 are below 250", "m5.8xlarge", managed(None, false), 234),
+        ("72 vCPU: 250, not 737", "c5n.18xlarge", managed(None, false), 250),
+        ("maxPods above the cap", "m5.large", managed(Some(200), false), 110),
+        ("maxPods below the cap", "m5.large", managed(Some(60), false), 60),
+        ("prefixes", "m5.8xlarge", managed(None, true), 250),
+    ] {
+        assert_eq!(offers(name, &settings).allocatable.pods, pods, "{rule}");
+    }
+    let steps = explain(&TYPES["m5.4xlarge"], &managed(None, false));
+    let words: Vec<String> = steps.iter().map(|step| step.formula.to_string()).collect();
+    let cap = "cut to the 110 pods of managed node groups for 16 vCPU";
+    assert!(words.iter().any(|text| text == cap), "{words:?}");
+}
+
+#[test]
 fn huge_pages_are_taken_from_memory() {
     let mut kind = TYPES["m5.large"].clone();
     kind.extended.insert("hugepages-2Mi".into(), 1024 * MIB);
@@ -237,6 +262,16 @@ fn raid0_counts_nvme_disks_and_nothing_else() {
         let found = offers(name, &raid0(declared)).capacity;
         assert_eq!(found.ephemeral_storage.0, capacity, "{name} {declared:?}");
     }
+}
+
+#[test]
+fn fabric_adapters_count_only_if_instances_get_them() {
+    let efa = |efa| {
+        let settings = NodeSettings { efa, ..NodeSettings::default() };
+        offers("p5.48xlarge", &settings).allocatable.extended(&"vpc.amazonaws.com/efa".into())
+    };
+    assert_eq!(efa(EfaInterfaces::All), 32);
+    assert_eq!((efa(EfaInterfaces::Reported), efa(EfaInterfaces::Absent)), (0, 0));
 }
 
 #[test]

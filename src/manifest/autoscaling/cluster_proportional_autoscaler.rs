@@ -46,7 +46,22 @@ pub(in super::super) struct ProportionalScaler {
 }
 
 /// Parameters of a ConfigMap: the scaling mode, or the problem with it.
-pub(in super::super) type ProportionalParameters = Result<ProportionalMode, String>;
+pub(in super::super) type ProportionalParameters = Result<ProportionalMode, ParameterProblem>;
+
+/// Problem with parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) enum ParameterProblem {
+    /// What they mean is unknown.
+    Invalid(String),
+    /// The autoscaler cannot read them, and scales nothing.
+    Refused(String),
+}
+
+impl From<String> for ParameterProblem {
+    fn from(why: String) -> Self {
+        Self::Invalid(why)
+    }
+}
 
 /// Records the autoscaler if the pods of a workload run one.
 pub(in super::super) fn collect_proportional_autoscaler(
@@ -164,7 +179,7 @@ pub(in super::super) fn proportional_parameters(
         match (text("linear"), text("ladder")) {
             (Some(text), None) => linear(text),
             (None, Some(text)) => ladder(text),
-            (_, _) => Err("it holds both `linear` and `ladder`".to_owned()),
+            (_, _) => Err("it holds both `linear` and `ladder`".to_owned().into()),
         }
     });
     let Some(found) = found else { return };
@@ -192,7 +207,12 @@ pub(in super::super) fn resolve_proportional_autoscalers(
                 ScalerRule::Unknown("its flags are invalid".to_owned())
             }
             (Some(Ok(mode)), Ok(nodes)) => ScalerRule::Proportional(Proportional { nodes, mode }),
-            (Some(Err(why)), Ok(_)) => {
+            (Some(Err(ParameterProblem::Refused(why))), Ok(_)) => {
+                let named = named.unwrap_or_else(|| "--default-params".to_owned());
+                report_refused(report, &scaler, &named, &why);
+                continue;
+            }
+            (Some(Err(ParameterProblem::Invalid(why))), Ok(_)) => {
                 let named = named.unwrap_or_else(|| "--default-params".to_owned());
                 report_error(
                     report,
@@ -222,13 +242,23 @@ fn report_error(report: &ProblemCollector, scaler: &Scaler, message: String) {
     report.add(Problem::error(origin, object, message));
 }
 
+/// Reports parameters with which the autoscaler scales nothing.
+fn report_refused(report: &ProblemCollector, scaler: &Scaler, named: &str, why: &str) {
+    let message = format!(
+        "its parameters in {named} are invalid: {why}; the autoscaler scales nothing then, and the \
+         replicas of its target count"
+    );
+    let problem = Problem::warning(scaler.origin.clone(), scaler.object.clone(), message);
+    report.add(problem.hint("write true or false without quotes"));
+}
+
 /// Reads the value of `--default-params`: one mode under its name.
 fn default_parameters(text: &str) -> ProportionalParameters {
     let json: Json = serde_json::from_str(text).map_err(|error| error.to_string())?;
     match (json.get("linear"), json.get("ladder")) {
         (Some(found), None) => linear(&found.to_string()),
         (None, Some(found)) => ladder(&found.to_string()),
-        (_, _) => Err("it holds neither `linear` nor `ladder` alone".to_owned()),
+        (_, _) => Err("it holds neither `linear` nor `ladder` alone".to_owned().into()),
     }
 }
 
@@ -251,22 +281,21 @@ fn linear(text: &str) -> ProportionalParameters {
         None => Ok(0),
         Some(number) => count(number).ok_or(format!("`{key}` is {number}, not a whole number")),
     };
-    let is = |key: &str| json.get(key).and_then(Json::as_bool).unwrap_or(false);
     let (cores, nodes) = (ratio("coresPerReplica")?, ratio("nodesPerReplica")?);
     if cores.is_none() && nodes.is_none() {
-        return Err("it has neither `coresPerReplica` nor `nodesPerReplica`".to_owned());
+        return Err("it has neither `coresPerReplica` nor `nodesPerReplica`".to_owned().into());
     }
     let (min, max) = (count("min")?.max(1), count("max")?);
     if max != 0 && min > max {
-        return Err(format!("`min` {min} is above `max` {max}"));
+        return Err(format!("`min` {min} is above `max` {max}").into());
     }
     Ok(ProportionalMode::Linear(Linear {
         cores_per_replica_milli: cores,
         nodes_per_replica_milli: nodes,
         min,
         max,
-        prevent_single_point_of_failure: is("preventSinglePointFailure"),
-        include_unschedulable: is("includeUnschedulableNodes"),
+        prevent_single_point_of_failure: boolean(&json, "preventSinglePointFailure")?,
+        include_unschedulable: boolean(&json, "includeUnschedulableNodes")?,
     }))
 }
 
@@ -283,16 +312,26 @@ fn ladder(text: &str) -> ProportionalParameters {
         steps.sort_unstable();
         Ok(steps)
     };
-    let include = json.get("includeUnschedulableNodes").and_then(Json::as_bool);
     let ladder = Ladder {
         cores: steps("coresToReplicas")?,
         nodes: steps("nodesToReplicas")?,
-        include_unschedulable: include.unwrap_or(false),
+        include_unschedulable: boolean(&json, "includeUnschedulableNodes")?,
     };
     if ladder.cores.is_empty() && ladder.nodes.is_empty() {
-        return Err("it has neither `coresToReplicas` nor `nodesToReplicas`".to_owned());
+        return Err("it has neither `coresToReplicas` nor `nodesToReplicas`".to_owned().into());
     }
     Ok(ProportionalMode::Ladder(ladder))
+}
+
+/// Reads a boolean; false if it is absent. The autoscaler refuses parameters with a text there.
+fn boolean(json: &serde_json::Map<String, Json>, key: &str) -> Result<bool, ParameterProblem> {
+    match json.get(key) {
+        None | Some(Json::Null) => Ok(false),
+        Some(Json::Bool(value)) => Ok(*value),
+        Some(other) => {
+            Err(ParameterProblem::Refused(format!("`{key}` is {other}, not true or false")))
+        }
+    }
 }
 
 fn milli(number: &Json) -> Option<i64> {

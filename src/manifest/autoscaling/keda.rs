@@ -17,11 +17,11 @@ use crate::model::desired::{
 use crate::model::ids::{WorkloadId, WorkloadKind};
 use crate::model::units::Quantity;
 
-const POLLING_SECONDS: i32 = 30;
-const COOLDOWN_SECONDS: i32 = 300;
+pub(super) const POLLING_SECONDS: i32 = 30;
+pub(super) const COOLDOWN_SECONDS: i32 = 300;
 /// Default scale-down stabilization window of an HPA.
-const STABILIZATION_SECONDS: i64 = 300;
-const MAX_REPLICAS: u32 = 100;
+pub(super) const STABILIZATION_SECONDS: i64 = 300;
+pub(super) const MAX_REPLICAS: u32 = 100;
 /// Triggers that are metrics of the generated HPA alone, and cannot scale to zero.
 /// Source: `kedacore/keda`, `apis/keda/v1alpha1/scaledobject_webhook.go`.
 const RESOURCE_TRIGGERS: [&str; 2] = ["cpu", "memory"];
@@ -55,7 +55,8 @@ fn rule(meta: &ObjectMeta, spec: &FieldMap<'_>, root: &FieldMap<'_>) -> Option<E
     };
     let polling = seconds("pollingInterval", POLLING_SECONDS);
     let cooldown = seconds("cooldownPeriod", COOLDOWN_SECONDS);
-    let min = spec.get("minReplicaCount").map_or(Some(0), |field| field.int::<u32>(0));
+    let min_field = spec.get("minReplicaCount");
+    let min = min_field.map_or(Some(0), |field| field.int::<u32>(0));
     let max = spec.get("maxReplicaCount").map_or(Some(MAX_REPLICAS), |field| field.int::<u32>(1));
     let idle_field = spec.get("idleReplicaCount");
     let idle = idle_field.as_ref().map(|field| field.int::<u32>(0));
@@ -70,8 +71,14 @@ fn rule(meta: &ObjectMeta, spec: &FieldMap<'_>, root: &FieldMap<'_>) -> Option<E
             None,
         );
     }
-    let idle =
-        idle_field.zip(idle.flatten()).and_then(|(field, idle)| idle_count(&field, idle, min));
+    // KEDA compares it with the minimum of the HPA, and a stated 0 is 1 there. Without a minimum it
+    // compares with 0. Source: KEDA, `CheckReplicaCountBoundsAreValid`.
+    let above_idle = if min_field.is_some() { min.max(1) } else { min };
+    let idle = idle_field
+        .zip(idle.flatten())
+        .and_then(|(field, idle)| idle_count(&field, idle, above_idle))
+        // The same as no idle count: KEDA scales to 0 anyway.
+        .filter(|_| min > 0);
     let Advanced { behavior, has_formula } = advanced.unwrap_or(Some(Advanced::default()))?;
     let window = behavior.as_ref().and_then(|behavior| behavior.down.window);
     let stabilization = window.unwrap_or(SignedDuration::from_secs(STABILIZATION_SECONDS));

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::SignedDuration;
 
@@ -14,12 +15,15 @@ use super::super::karpenter::{canonical, kubelet, sha256};
 use super::super::labels::{LabelOwner, labels};
 use super::super::pod_spec::taints;
 use super::super::yaml::YamlValue;
+use super::bootstrap_command;
+use super::bottlerocket::{self, BottlerocketSettings};
 use crate::model::desired::{
-    AmiFamily, Consolidation, Expiry, Generation, GroupKind, InstanceSettings, NodeClass,
-    NodeGroup, Pool, PoolLimits, PoolRequirement, discovery_tags,
+    AmiFamily, Consolidation, EfaInterfaces, Expiry, Generation, GroupKind, InstanceSettings,
+    KubeletSettings, NodeClass, NodeGroup, Pool, PoolLimits, PoolRequirement, ReservationTerm,
+    discovery_tags,
 };
 use crate::model::ids::{InstanceTypeName, Labels, PoolName, ZoneName};
-use crate::model::market::CapacityMix;
+use crate::model::market::{CapacityMix, CapacityType};
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::requirement::{Operator, key, label};
 use crate::model::units::MicroUsd;
@@ -34,10 +38,8 @@ const DEFAULT_VOLUME_GIB: i64 = 80;
 /// Fields that do not affect capacity.
 const IRRELEVANT: &[&str] = &[
     "additionalVolumes",
-    "ami",
     "asgMetricsCollection",
     "asgSuspendProcesses",
-    "bottlerocket",
     "capacityReservation",
     "classicLoadBalancerNames",
     "clusterDNS",
@@ -47,11 +49,9 @@ const IRRELEVANT: &[&str] = &[
     "disableIMDSv1",
     "disablePodIMDS",
     "ebsOptimized",
-    "efaEnabled",
     "enclaveEnabled",
     "enableDetailedMonitoring",
     "iam",
-    "instanceMarketOptions",
     "instanceName",
     "instancePrefix",
     "maxInstanceLifetime",
@@ -76,27 +76,39 @@ const IRRELEVANT: &[&str] = &[
     "volumeType",
 ];
 
+/// What a cluster states for all of its groups.
+pub(super) struct ClusterSettings {
+    pub(super) name: String,
+    /// Tags for Cluster Autoscaler.
+    pub(super) tags: BTreeMap<String, String>,
+}
+
 /// Reads one node group of `cluster`.
-pub(super) fn group(kind: &GroupKind, cluster: &str, field: &Field<'_>, into: &mut Collector) {
+pub(super) fn group(
+    kind: &GroupKind,
+    cluster: &ClusterSettings,
+    field: &Field<'_>,
+    into: &mut Collector,
+) {
     let Some(map) = field.map() else { return };
     let Some(name) = map.required("name").and_then(|name| name.non_empty_text()) else { return };
     let capacity = GroupCapacity::from_map(kind, &map);
     let (min, max, desired) = sizes(kind, &map);
     let node_labels = map.get("labels").map(|f| labels(&f, LabelOwner::Node)).unwrap_or_default();
     let node_taints = read_taints(map.get("taints"));
-    let mut tags = map.get("tags").map(|f| string_map(&f)).unwrap_or_default();
+    let mut tags = cluster.tags.clone();
+    tags.extend(map.get("tags").map(|f| string_map(&f)).unwrap_or_default());
     if has_autoscaler_policy(&map) {
-        tags.extend(discovery_tags(cluster));
+        tags.extend(discovery_tags(&cluster.name));
     }
     check_taint_tags(&map, &node_taints);
-    check_bootstrap_command(&map);
     let zones = ["availabilityZones", "localZones"].into_iter().filter_map(|key| map.get(key));
     let zones: Vec<String> = zones.flat_map(|field| field.text_list()).collect();
     let group = NodeGroup {
         name: PoolName::from(&*name),
         origin: field.origin(),
         kind: kind.clone(),
-        cluster: cluster.to_owned(),
+        cluster: cluster.name.clone(),
         min,
         max,
         desired,
@@ -107,7 +119,7 @@ pub(super) fn group(kind: &GroupKind, cluster: &str, field: &Field<'_>, into: &m
         max_spot_price: capacity.max_spot_price,
         manage: false,
     };
-    let class = node_class(&group, &map);
+    let class = node_class(&group, &capacity, &map);
     map.ignore(IRRELEVANT);
     map.finish_with_typo_check();
     let pool = pool(&group, &capacity, node_labels, node_taints, field);
@@ -133,12 +145,14 @@ fn add(group: NodeGroup, pool: Pool, class: NodeClass, field: &Field<'_>, into: 
 /// The instance types and purchase options of a group.
 struct GroupCapacity {
     types: Vec<InstanceTypeName>,
-    /// Every node is spot.
-    spot: bool,
+    /// Capacity type of every node; on-demand if the group mixes the two.
+    capacity_type: CapacityType,
     /// Purchase options of a group that mixes spot and on-demand.
     mix: Option<CapacityMix>,
     /// Maximum hourly price of a spot instance.
     max_spot_price: Option<MicroUsd>,
+    /// Capacity reservation that nodes of Capacity Blocks run in.
+    reservation: Option<ReservationTerm>,
 }
 
 impl GroupCapacity {
@@ -186,8 +200,41 @@ impl GroupCapacity {
                     .to_owned(),
             ),
         }
-        Self { types, spot, mix, max_spot_price }
+        let is_block = is_capacity_block(map);
+        let reservation = reservation(map).filter(|_| is_block);
+        if is_block && reservation.is_none() {
+            map.field.warn(
+                "launches in a Capacity Block and does not name its reservation: no node is planned \
+                 in the group",
+                "write the id in `capacityReservation.capacityReservationTarget`".to_owned(),
+            );
+        }
+        let capacity_type = match (is_block, spot) {
+            (true, _) => CapacityType::Reserved,
+            (false, true) => CapacityType::Spot,
+            (false, false) => CapacityType::OnDemand,
+        };
+        Self { types, capacity_type, mix, max_spot_price, reservation }
     }
+}
+
+/// Returns true if EC2 launches the nodes of a group in Capacity Blocks.
+fn is_capacity_block(map: &FieldMap<'_>) -> bool {
+    let market = map.get("instanceMarketOptions").and_then(|options| {
+        let options = options.map()?;
+        Some(options.get("marketType")?.text()?.into_owned())
+    });
+    market.as_deref() == Some("capacity-block")
+}
+
+/// Returns the capacity reservation that a group names by its id.
+fn reservation(map: &FieldMap<'_>) -> Option<ReservationTerm> {
+    let reservation = map.get("capacityReservation")?;
+    let reservation = reservation.map()?;
+    let target = reservation.get("capacityReservationTarget")?;
+    let target = target.map()?;
+    let id = target.get("capacityReservationID")?.text()?.into_owned();
+    Some(ReservationTerm { id: Some(id), ..ReservationTerm::default() })
 }
 
 /// The instance types and purchase options of a group with several types.
@@ -358,52 +405,42 @@ fn ami_family(field: Option<&Field<'_>>) -> (String, AmiFamily) {
     (name.unwrap_or_else(|| "AmazonLinux2023".to_owned()), family.unwrap_or(AmiFamily::Al2023))
 }
 
-/// Settings of the kubelet that change what a node leaves for pods, as in files and as flags.
-const KUBELET_SIZES: [&str; 10] = [
-    "maxPods",
-    "max-pods",
-    "podsPerCore",
-    "pods-per-core",
-    "kubeReserved",
-    "kube-reserved",
-    "systemReserved",
-    "system-reserved",
-    "evictionHard",
-    "eviction-hard",
-];
-
-/// Reports a bootstrap command that changes what a node leaves for pods, because it is not read.
-fn check_bootstrap_command(map: &FieldMap<'_>) {
-    let Some(field) = map.get("overrideBootstrapCommand") else { return };
-    let Some(text) = field.text() else { return };
-    if let Some(name) = KUBELET_SIZES.iter().find(|name| text.contains(**name)) {
-        field.warn(
-            format_args!(
-                "sets `{name}` and is not read: new nodes may have less room than this plan counts"
-            ),
-            "set it in `maxPodsPerNode` or `kubeletExtraConfig`, which are read".to_owned(),
-        );
-    }
-}
-
-fn node_class(group: &NodeGroup, map: &FieldMap<'_>) -> NodeClass {
-    let (image, family) = ami_family(map.get("amiFamily").as_ref());
-    let gib = map.get("volumeSize").and_then(|f| f.int::<i64>(1)).unwrap_or(DEFAULT_VOLUME_GIB);
+/// Returns the settings of the kubelet, with digests of their text.
+fn kubelet_settings(
+    group: &NodeGroup,
+    family: AmiFamily,
+    map: &FieldMap<'_>,
+) -> (KubeletSettings, Vec<(&'static str, String)>) {
+    let special = map.get("bottlerocket").filter(|_| family == AmiFamily::Bottlerocket);
+    let special = special.map(|field| bottlerocket::settings(&field, &group.kind));
+    let BottlerocketSettings { kubelet: special, text } = special.unwrap_or_default();
     let own = map.get("kubeletExtraConfig");
     let mut settings = own.as_ref().map(kubelet).unwrap_or_default();
     let own = own.map(|field| canonical(field.node, field.scope.vars, &[])).unwrap_or_default();
     let stated_pods = map.get("maxPodsPerNode").and_then(|f| f.int::<u32>(0));
     let pods = stated_pods.map_or(String::new(), |pods| pods.to_string());
-    settings.max_pods = stated_pods.or(settings.max_pods);
+    settings.max_pods = stated_pods.or(special.max_pods).or(settings.max_pods);
+    settings.kube_reserved.extend(special.kube_reserved);
+    settings.system_reserved.extend(special.system_reserved);
+    settings.eviction_hard.extend(special.eviction_hard);
+    let mut digests = vec![("kubeletExtraConfig", own), ("maxPodsPerNode", pods)];
+    // Without settings there is no digest, so that those of other groups stay the same.
+    digests.extend((!text.is_empty()).then_some(("bottlerocket", text)));
+    (settings, digests)
+}
+
+fn node_class(group: &NodeGroup, capacity: &GroupCapacity, map: &FieldMap<'_>) -> NodeClass {
+    let (image, family) = ami_family(map.get("amiFamily").as_ref());
+    let gib = map.get("volumeSize").and_then(|f| f.int::<i64>(1)).unwrap_or(DEFAULT_VOLUME_GIB);
     let ephemeral_storage = Some(gib.saturating_mul(1 << 30));
+    let (settings, of_kubelet) = kubelet_settings(group, family, map);
     // The digest covers the text of the file, not the internal representation.
-    let spec_digests = [
-        ("amiFamily", image.clone()),
-        ("kubeletExtraConfig", own),
-        ("maxPodsPerNode", pods),
-        ("volumeSize", gib.to_string()),
-    ];
-    let spec_digests = spec_digests.map(|(field, text)| (field.to_owned(), sha256(&text)));
+    let digests = [("amiFamily", image.clone()), ("volumeSize", gib.to_string())];
+    let digests = digests.into_iter().chain(of_kubelet);
+    let digests: BTreeMap<String, Arc<str>> =
+        digests.map(|(field, text)| (field.to_owned(), sha256(&text))).collect();
+    let is_own_image = map.get("ami").is_some();
+    let has_efa = map.get("efaEnabled").and_then(|field| field.boolean()).unwrap_or(false);
     NodeClass {
         name: group.name.as_str().into(),
         origin: group.origin.clone(),
@@ -413,13 +450,15 @@ fn node_class(group: &NodeGroup, map: &FieldMap<'_>) -> NodeClass {
         image,
         kubelet: settings,
         ephemeral_storage,
-        instance_store_raid0: false,
-        reservations: Vec::new(),
+        instance_store_raid0: bootstrap_command::uses_instance_store(map, family),
+        reservations: capacity.reservation.clone().into_iter().collect(),
         prefix_delegation: false,
+        eks_caps_pods: group.kind == GroupKind::Managed && !is_own_image,
+        efa: if has_efa { EfaInterfaces::All } else { EfaInterfaces::Absent },
         user_data_digest: None,
         tags: BTreeMap::new(),
         instance_settings: InstanceSettings::default(),
-        spec_digests: BTreeMap::from(spec_digests).into(),
+        spec_digests: digests.into(),
         unreadable: map.field.scope.first_failed_field(),
     }
 }
@@ -434,7 +473,11 @@ fn eksctl_labels(group: &NodeGroup, capacity: &GroupCapacity) -> Labels {
     .into();
     match group.kind {
         GroupKind::Managed => {
-            let capacity = if capacity.spot { "SPOT" } else { "ON_DEMAND" };
+            let capacity = match capacity.capacity_type {
+                CapacityType::Spot => "SPOT",
+                CapacityType::OnDemand => "ON_DEMAND",
+                CapacityType::Reserved => "CAPACITY_BLOCK",
+            };
             labels.extend([
                 label("eks.amazonaws.com/nodegroup", name),
                 label("eks.amazonaws.com/capacityType", capacity),
@@ -443,13 +486,12 @@ fn eksctl_labels(group: &NodeGroup, capacity: &GroupCapacity) -> Labels {
         // In a mixed group, the lifecycle of the next node is unknown.
         GroupKind::External(_) => {}
         GroupKind::Unmanaged if capacity.mix.is_some() => {}
-        GroupKind::Unmanaged => labels.extend([label("node-lifecycle", capacity_type(capacity))]),
+        GroupKind::Unmanaged => {
+            let lifecycle = if capacity.capacity_type.is_spot() { "spot" } else { "on-demand" };
+            labels.extend([label("node-lifecycle", lifecycle)]);
+        }
     }
     labels
-}
-
-fn capacity_type(capacity: &GroupCapacity) -> &'static str {
-    if capacity.spot { "spot" } else { "on-demand" }
 }
 
 fn requirements(group: &NodeGroup, capacity: &GroupCapacity) -> Vec<PoolRequirement> {
@@ -460,8 +502,9 @@ fn requirements(group: &NodeGroup, capacity: &GroupCapacity) -> Vec<PoolRequirem
         min_values: None,
     };
     let types = group.types.iter().map(InstanceTypeName::as_str).collect();
+    let capacity_type = capacity.capacity_type.as_str();
     let mut requirements =
-        vec![of(key::INSTANCE_TYPE, types), of(key::CAPACITY_TYPE, vec![capacity_type(capacity)])];
+        vec![of(key::INSTANCE_TYPE, types), of(key::CAPACITY_TYPE, vec![capacity_type])];
     if !group.zones.is_empty() {
         let zones = group.zones.iter().map(ZoneName::as_str).collect();
         requirements.push(of(key::ZONE, zones));

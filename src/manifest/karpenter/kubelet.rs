@@ -59,6 +59,18 @@ pub(in super::super) fn kubelet(field: &Field<'_>) -> KubeletSettings {
     settings
 }
 
+/// Reads kubelet settings by their names in Bottlerocket, as far as they change what a node leaves
+/// for pods.
+pub(in super::super) fn bottlerocket_kubelet(map: &FieldMap<'_>) -> KubeletSettings {
+    KubeletSettings {
+        max_pods: map.get("max-pods").and_then(|f| f.int(0)),
+        kube_reserved: reserved_resources(map, "kube-reserved"),
+        system_reserved: reserved_resources(map, "system-reserved"),
+        eviction_hard: by_signal(map, "eviction-hard", reserved),
+        ..KubeletSettings::default()
+    }
+}
+
 /// Reads a value for each signal of eviction.
 fn by_signal<T>(
     map: &FieldMap<'_>,

@@ -13,8 +13,8 @@ use super::node_pool::string_map;
 use super::spec_digest::{canonical, digests, sha256};
 use super::{finish_root, warn_unsupported};
 use crate::model::desired::{
-    AmiFamily, Generation, InstanceSettings, KubeletSettings, MetadataOptions, NodeClass,
-    ReservationTerm, Severity,
+    AmiFamily, EfaInterfaces, Generation, InstanceSettings, KubeletSettings, MetadataOptions,
+    NodeClass, ReservationTerm, Severity,
 };
 use crate::model::similar_name::most_similar;
 use crate::model::units::{Bytes, Quantity};
@@ -272,6 +272,8 @@ fn settings(
             .map(|field| reservation_terms(&field))
             .unwrap_or_default(),
         prefix_delegation,
+        eks_caps_pods: false,
+        efa: EfaInterfaces::Absent,
         user_data_digest: user_data,
         tags: spec.get("tags").map(|field| string_map(&field)).unwrap_or_default(),
         instance_settings: InstanceSettings::default(),

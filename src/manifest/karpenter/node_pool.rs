@@ -80,8 +80,8 @@ pub(in super::super) fn node_pool(
     let limits = spec.get("limits").map(|field| limits(&field)).unwrap_or_default();
     let weighted = spec.get("weight");
     let replicas = spec.get("replicas").and_then(|field| field.int(0));
-    if replicas.is_some() {
-        check_static(weighted.as_ref(), &limits, &spec);
+    if let Some(replicas) = replicas {
+        check_static(replicas, weighted.as_ref(), &limits, &spec);
     }
     let weight = weight(weighted);
     spec.finish_with_typo_check();
@@ -104,7 +104,20 @@ pub(in super::super) fn node_pool(
     add_pool(pool, root, into);
 }
 
-fn check_static(weight: Option<&Field<'_>>, limits: &PoolLimits, spec: &FieldMap<'_>) {
+fn check_static(
+    replicas: u32,
+    weight: Option<&Field<'_>>,
+    limits: &PoolLimits,
+    spec: &FieldMap<'_>,
+) {
+    if let Some(limit) = limits.nodes.filter(|limit| *limit < replicas)
+        && let Some(field) = spec.get("replicas")
+    {
+        field.warn(
+            format_args!("is {replicas}, above `limits.nodes` {limit}: the pool has {limit} nodes"),
+            "raise `limits.nodes`, or lower `replicas`".to_owned(),
+        );
+    }
     if let Some(weight) = weight {
         let hint = "pods never choose a pool with `replicas`; remove `weight`".to_owned();
         weight.error("conflicts with `replicas`", hint);

@@ -293,6 +293,7 @@ fn values_that_karpenter_rejects_are_errors() {
         (v1("", "  weight: 101\n"), "`spec.weight` is 101, above 100"),
         (v1("", "  weight: 0\n"), "`spec.weight` is 0, below 1"),
         (v1("", "  replicas: 3\n  weight: 5\n"), "conflicts with `replicas`"),
+        (v1("", "  replicas: 3\n  limits: {nodes: 2}\n"), "is 3, above `limits.nodes` 2"),
         (
             v1("", "  replicas: 3\n  limits: {cpu: 5}\n"),
             "limits resources of a pool with `replicas`",

@@ -222,6 +222,10 @@ fn a_proportional_autoscaler_reads_its_config_map() {
     assert!(broken[0].contains("neither `coresPerReplica` nor"), "0 is absent: {broken:?}");
     let broken = lines(&read_text(&map(r#"{"coresPerReplica": -1}"#)));
     assert!(broken[0].contains("`coresPerReplica` is -1, not a number from 0"), "{broken:?}");
+    let refused = read_text(&map(r#"{"nodesPerReplica": 1, "preventSinglePointFailure": "true"}"#));
+    assert!(refused.scalers.is_empty(), "it scales nothing: {refused:?}");
+    let warning = &lines(&refused)[0];
+    assert!(warning.contains("is \"true\", not true or false"), "{warning}");
     let lone = clean(PROPORTIONAL);
     let ScalerRule::Unknown(why) = &lone.scalers[0].rule else { panic!("{lone:?}") };
     assert!(why.contains("kube-system/dns-autoscaler"), "{why}");
@@ -286,6 +290,40 @@ fn bounds_and_idle_counts_follow_keda() {
         let warns = lines(&desired).iter().any(|line| line.contains("supports only 0"));
         assert_eq!(warns, count == 1);
     }
+    // KEDA takes a stated minimum of 0 for 1 in this comparison.
+    let stated = "  scaleTargetRef: {name: api}\n  minReplicaCount: 0\n  idleReplicaCount: 0\n";
+    let desired = object("ScaledObject", stated);
+    let ScalerRule::EventDriven(rule) = &desired.scalers[0].rule else { panic!("{desired:?}") };
+    assert_eq!((rule.min, rule.idle, lines(&desired)), (0, None, Vec::new()));
+    let unstated = "  scaleTargetRef: {name: api}\n  idleReplicaCount: 0\n";
+    let problems = lines(&object("ScaledObject", unstated));
+    assert!(problems[0].contains("must be less than `minReplicaCount` 0"), "{problems:?}");
+}
+
+#[test]
+fn autoscalers_of_add_ons_have_their_bounds() {
+    let http = |target: &str, replicas: &str| {
+        let desired = clean(&format!(
+            "apiVersion: http.keda.sh/v1alpha1\nkind: HTTPScaledObject\nmetadata: {{name: s}}\n\
+             spec: {{hosts: [a.com], scaleTargetRef: {{{target}}}, {replicas}}}"
+        ));
+        let scaler = &desired.scalers[0];
+        let ScalerRule::EventDriven(rule) = &scaler.rule else { panic!("{scaler:?}") };
+        assert_eq!(scaler.targets[0].to_string(), "Deployment api");
+        (rule.min, rule.max)
+    };
+    assert_eq!(http("name: api, kind: Deployment", "replicas: {min: 5, max: 10}"), (5, 10));
+    assert_eq!(http("deployment: api, service: api", "scaledownPeriod: 60"), (0, 100));
+    let watermark = |spec: &str| {
+        clean(&format!(
+            "apiVersion: datadoghq.com/v1alpha1\nkind: WatermarkPodAutoscaler\nmetadata: {{name: \
+             w}}\nspec: {{scaleTargetRef: {{kind: Deployment, name: api}}, maxReplicas: 15{spec}}}"
+        ))
+    };
+    let desired = watermark(", minReplicas: 4");
+    let ScalerRule::Horizontal(rule) = &desired.scalers[0].rule else { panic!("{desired:?}") };
+    assert_eq!((rule.min, rule.max), (4, 15));
+    assert!(watermark(", dryRun: true").scalers.is_empty());
 }
 
 #[test]

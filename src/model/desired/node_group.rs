@@ -9,6 +9,8 @@ use crate::model::units::MicroUsd;
 
 /// First of the two tags that Cluster Autoscaler requires to discover a group.
 const DISCOVERY_TAG: &str = "k8s.io/cluster-autoscaler/enabled";
+/// Tag that EKS gives to the Auto Scaling groups of its managed node groups.
+pub const EKS_GROUP_TAG: &str = "eks:nodegroup-name";
 /// Prefix of the second discovery tag, followed by the cluster name.
 pub const DISCOVERY_PREFIX: &str = "k8s.io/cluster-autoscaler/";
 
@@ -75,7 +77,7 @@ impl NodeGroup {
     /// tags for a group that is identified by its name.
     pub fn identity_tags(&self) -> Vec<(&'static str, &str)> {
         let (cluster, name) = match self.kind {
-            GroupKind::Managed => ("eks:cluster-name", "eks:nodegroup-name"),
+            GroupKind::Managed => ("eks:cluster-name", EKS_GROUP_TAG),
             GroupKind::Unmanaged => {
                 ("alpha.eksctl.io/cluster-name", "alpha.eksctl.io/nodegroup-name")
             }

@@ -10,7 +10,7 @@ use super::{InstanceSettings, Schedule};
 use crate::model::ids::{LabelKey, LabelValue, Labels, NodeClassName, Origin, PoolName};
 use crate::model::pod::{ResourceList, Taint};
 use crate::model::reason::RetireReason;
-use crate::model::requirement::Operator;
+use crate::model::requirement::{LabelSet, Operator, Requirements, key};
 use crate::model::units::MicroUsd;
 
 /// API version of a declared object.
@@ -279,6 +279,18 @@ impl AmiFamily {
     }
 }
 
+/// Elastic fabric adapters (EFA) of instances whose type has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum EfaInterfaces {
+    /// All of the type.
+    #[default]
+    All,
+    /// Those that running nodes report.
+    Reported,
+    /// None.
+    Absent,
+}
+
 /// A node class: EC2 settings of the instances of pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeClass {
@@ -306,6 +318,11 @@ pub struct NodeClass {
     /// `fleetwright.dev/prefix-delegation` declares. Prefix delegation is a setting of the network
     /// plugin, so no field of the class implies it.
     pub prefix_delegation: bool,
+    /// True if EKS caps the pods of a node: it makes the user data of a managed node group whose image
+    /// is its own.
+    pub eks_caps_pods: bool,
+    /// Elastic fabric adapters of the instances.
+    pub efa: EfaInterfaces,
     /// SHA-256 of the user data, in hex. User data may contain secrets and is not stored in plans.
     pub user_data_digest: Option<Arc<str>>,
     /// Tags of instances and volumes.
@@ -318,7 +335,27 @@ pub struct NodeClass {
     pub unreadable: Option<String>,
 }
 
+/// Family of instance types that Amazon Linux 2023 does not run on.
+/// Source: karpenter-provider-aws, `pkg/providers/instancetype/compatibility/compatibility.go`.
+pub const FAMILY_WITHOUT_AL2023: &str = "a1";
+
 impl NodeClass {
+    /// Returns true if instances of the family [`FAMILY_WITHOUT_AL2023`] do not run the images of
+    /// the class. The images of an observed Auto Scaling group are unknown, and have no name.
+    pub fn excludes_a1(&self) -> bool {
+        self.ami_family == AmiFamily::Al2023 && !self.image.is_empty()
+    }
+
+    /// Returns the labels that an instance type needs for the settings and the images of the class.
+    pub fn type_requirements(&self) -> Requirements {
+        let mut requirements = self.instance_settings.type_requirements();
+        if self.excludes_a1() {
+            let excluded = LabelSet::one(&FAMILY_WITHOUT_AL2023.into());
+            requirements.add(key::INSTANCE_FAMILY.into(), &excluded.complement());
+        }
+        requirements
+    }
+
     /// Returns the number of EBS volumes of an instance, from its image and from further mappings.
     /// Each volume reduces the number of volumes that pods can attach.
     pub fn volumes(&self) -> i64 {

@@ -7,7 +7,7 @@ use super::autoscaler_growth::SYSTEM_NAMESPACES;
 use super::context::{CheckContext, CheckedRow, count, resources};
 use super::{Violations, words};
 use crate::catalog::NodeSettings;
-use crate::model::desired::{NodeGroup, Scale};
+use crate::model::desired::{EKS_GROUP_TAG, GroupKind, NodeGroup, Scale};
 use crate::model::ids::{GroupName, InstanceId, Labels, PoolName, WorkloadId, WorkloadKind};
 use crate::model::market::CapacityType;
 use crate::model::observed::{Group, Membership, Pod};
@@ -287,9 +287,13 @@ fn unmanaged_reason(context: &CheckContext<'_>, group: &NodeGroup) -> Option<&'s
     let claims = |tag: &String| {
         tag.starts_with(DISCOVERY_TAG_PREFIX) && !tag.starts_with(TEMPLATE_TAG_PREFIX)
     };
+    // EKS tags its own groups for Cluster Autoscaler, whether or not there is one.
+    let of_user = live.into_iter().filter(|live| !live.tags.contains_key(EKS_GROUP_TAG));
+    let is_of_file = !matches!(group.kind, GroupKind::External(_));
+    let of_file = group.tags.keys().filter(|_| is_of_file);
     if !group.manage {
         Some("the settings do not enable its management")
-    } else if group.tags.keys().chain(live.iter().flat_map(|g| g.tags.keys())).any(claims) {
+    } else if of_file.chain(of_user.flat_map(|live| live.tags.keys())).any(claims) {
         Some("a tag assigns it to Cluster Autoscaler")
     } else if group
         .zones

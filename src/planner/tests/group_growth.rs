@@ -74,6 +74,18 @@ fn mix_of_a_partial_plan_counts_its_launches_alone() {
     }
 }
 
+#[test]
+fn advice_about_a_full_group_names_its_maximum() {
+    let mut scenario = without_pools(5);
+    let declared = ExternalGroup { manage: false, origin: Origin::new("fleetwright.yaml", 3) };
+    scenario.desired.external_groups.insert(GROUP.into(), declared);
+    let plan = scenario.plan();
+    assert_eq!(served(&plan), (3, 2));
+    let fix = plan.capacity.unschedulable[0].nearest.clone().unwrap_or_default();
+    assert!(fix.starts_with("raise maxSize of"), "{fix}");
+    assert!(fix.contains("from 3 to 5: "), "{fix}");
+}
+
 /// Fleetwright may resize the group, and the flags of a Cluster Autoscaler name it.
 #[test]
 fn room_of_a_group_is_counted_once() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use crate::model::desired::{
-    AmiFamily, Consolidation, Desired, Expiry, ExternalGroup, Generation, GroupKind,
+    AmiFamily, Consolidation, Desired, EfaInterfaces, Expiry, ExternalGroup, Generation, GroupKind,
     InstanceSettings, KubeletSettings, NodeClass, NodeGroup, Pool, PoolLimits, PoolRequirement,
     Problem,
 };
@@ -35,6 +35,8 @@ const CAPACITY_LABEL: &str = "eks.amazonaws.com/capacityType";
 const NODE_GROUP_LABEL: &str = "eks.amazonaws.com/nodegroup";
 /// Value of [`CAPACITY_LABEL`] for spot nodes.
 const SPOT: &str = "SPOT";
+/// AMI type of EKS for the image of a launch template.
+const CUSTOM_IMAGE: &str = "CUSTOM";
 /// Suffixes of taints that node agents remove once they run (`ebs.csi.aws.com`, `node.cilium.io`).
 const STARTUP_TAINT_SUFFIXES: [&str; 2] = ["agent-not-ready", "startup-taint"];
 /// Domains of labels and taints that belong to a node, not to its group.
@@ -384,6 +386,8 @@ fn node_class(name: &PoolName, origin: &Origin, live: &Group) -> NodeClass {
         instance_store_raid0: false,
         reservations: Vec::new(),
         prefix_delegation: false,
+        eks_caps_pods: live.node_group.is_some() && ami_type != CUSTOM_IMAGE,
+        efa: EfaInterfaces::Reported,
         user_data_digest: None,
         tags: [].into(),
         instance_settings: InstanceSettings::default(),

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use crate::model::desired::{
-    AutoModePool, ConnectionTracking, Generation, GroupKind, InstanceSettings, NodeGroup,
+    AutoModePool, ConnectionTracking, EfaInterfaces, Generation, GroupKind, InstanceSettings,
+    NodeGroup, ReservationTerm, Severity, discovery_tags,
 };
 use crate::model::ids::{Labels, Origin};
+use crate::model::observed::Group;
 use crate::model::pod::{Expression, NodeTerm, Taint, TaintEffect};
 use crate::model::reason::Rejection;
-use crate::model::requirement::{Operator, label};
-use crate::testing::{Scenario, requirement, workload_id};
+use crate::model::requirement::{Operator, key, label};
+use crate::solver::{OfferInput, observe_only_reason, pool_problems};
+use crate::testing::{Scenario, requirement, workload_id, world};
 
 /// Returns the detail of the first reason, and the suggested change.
 fn advice(scenario: &Scenario) -> (String, String) {
@@ -257,6 +260,98 @@ fn group_grows_by_its_own_type_alone() {
     group.tags = [("k8s.io/cluster-autoscaler/enabled".to_owned(), "true".to_owned())].into();
     let (_, fix) = advice(&scenario);
     assert!(fix.starts_with("resize node group default (pool.yaml:1) by hand, and raise"), "{fix}");
+    let group = scenario.desired.node_groups.get_mut("default").expect("the group");
+    group.manage = false;
+    let (_, fix) = advice(&scenario);
+    assert!(fix.starts_with("resize node group default"), "the setting alone does not help: {fix}");
+}
+
+#[test]
+fn pods_with_fabric_adapters_need_a_group_that_enables_them() {
+    let mut scenario = Scenario::new(&["c5n.18xlarge"], 500, 256);
+    let container = &mut scenario.template().spec.containers[0];
+    container.resources.requests.insert("vpc.amazonaws.com/efa".into(), 1);
+    scenario.scale(1);
+    let (detail, fix) = advice(&scenario);
+    assert!(detail.contains("vpc.amazonaws.com/efa: needs 1"), "{detail}");
+    assert!(fix.contains("`efaEnabled: true`"), "{fix}");
+    scenario.node_class().efa = EfaInterfaces::All;
+    assert_eq!(scenario.solve().target.launches.len(), 1);
+}
+
+#[test]
+fn advice_about_the_volume_of_a_group_names_the_field_of_eksctl() {
+    let mut scenario = Scenario::new(&["m5.large"], 500, 256);
+    as_group(&mut scenario, &["m5.large"]);
+    scenario.desired.node_groups.get_mut("default").expect("the group").manage = true;
+    let container = &mut scenario.template().spec.containers[0];
+    container.resources.requests.insert("ephemeral-storage".into(), 500 << 30);
+    scenario.scale(1);
+    let (_, fix) = advice(&scenario);
+    assert!(fix.contains("in node group `default` (volumeSize)"), "{fix}");
+}
+
+#[test]
+fn advice_about_a_static_pool_names_its_limit() {
+    let mut scenario = Scenario::new(&["m5.large"], 1500, 1024);
+    scenario.pool().replicas = Some(2);
+    scenario.scale(3);
+    for (limit, expected) in [
+        (Some(1), "raise `limits.nodes` of pool default above 1: "),
+        (Some(2), "raise `replicas` and `limits.nodes` of pool default: "),
+        (None, "raise `replicas` of pool default: "),
+    ] {
+        scenario.pool().limits.nodes = limit;
+        let (_, fix) = advice(&scenario);
+        assert!(fix.starts_with(expected), "{fix}");
+    }
+}
+
+#[test]
+fn advice_about_reserved_capacity_is_to_read_the_account() {
+    let mut scenario = Scenario::new(&["m5.large"], 1500, 1024);
+    let requirements = &mut scenario.pool().requirements;
+    requirements.retain(|one| one.key.as_str() != key::CAPACITY_TYPE);
+    requirements.push(requirement(key::CAPACITY_TYPE, &["reserved"]));
+    let term = ReservationTerm { id: Some("cr-1".to_owned()), ..ReservationTerm::default() };
+    scenario.node_class().reservations = vec![term];
+    scenario.scale(1);
+    let (detail, fix) = advice(&scenario);
+    assert!(detail.contains("no capacity reservation is known"), "{detail}");
+    assert!(fix.starts_with("plan with --world live"), "{fix}");
+    let severity = |scenario: &Scenario| {
+        let Scenario { desired, catalog, observed, .. } = scenario;
+        let supply = OfferInput { desired, catalog, observed, at: observed.taken_at };
+        pool_problems(&supply, &scenario.demand())[0].severity
+    };
+    assert_eq!(severity(&scenario), Severity::Warning, "the account may have one");
+    scenario.node_class().reservations.clear();
+    assert_eq!(severity(&scenario), Severity::Error);
+    let (detail, fix) = advice(&scenario);
+    assert!(detail.contains("its node class selects none"), "{detail}");
+    assert!(fix.starts_with("correct the requirements"), "{fix}");
+}
+
+#[test]
+fn tags_that_eks_sets_by_itself_hand_no_group_over() {
+    let mut scenario = Scenario::new(&["m5.large"], 1500, 1024);
+    as_group(&mut scenario, &["m5.large"]);
+    let group = scenario.desired.node_groups.get_mut("default").expect("the group");
+    group.manage = true;
+    let own = group.identity_tags().into_iter();
+    let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let tags = own.chain(discovery_tags("prod")).collect();
+    let live = Group { tags, min: 0, ..world::group("eks-default", 0) };
+    scenario.observed.groups.insert(live.name.clone(), live);
+    let reason = |scenario: &Scenario| {
+        let group = &scenario.desired.node_groups["default"];
+        observe_only_reason(group, &scenario.desired, &scenario.observed)
+    };
+    assert_eq!(reason(&scenario), None);
+    let group = scenario.desired.node_groups.get_mut("default").expect("the group");
+    group.tags = discovery_tags("prod").into();
+    let stated = reason(&scenario).expect("a reason");
+    assert!(stated.starts_with("its tag k8s.io/cluster-autoscaler/"), "{stated}");
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! A pool as a candidate for pods that none of its nodes has room for.
 
-use super::super::Input;
-use super::super::auto_scaling_groups::{group_guarantee, group_size};
+use super::super::auto_scaling_groups::{group_guarantee, group_size, resize_obstacle};
 use super::super::limits::amount;
 use super::super::offer::{PoolRefusal, pool_requirements};
+use super::super::{GroupGrowth, Input};
 use super::suggested_change::{UnplacedPods, limit_text};
 use super::{UnschedulableReport, contradiction_remedy};
 use crate::catalog::{InstanceType, NodeSettings, ebs_volumes};
@@ -90,7 +90,7 @@ impl<'a> PoolCandidate<'a> {
             return None;
         }
         // No edit of the pool lets its class launch other types.
-        let of_class = self.class.instance_settings.type_requirements();
+        let of_class = self.class.type_requirements();
         if !of_class.iter().all(|(key, set)| set.contains(kind.labels.get(key))) {
             return None;
         }
@@ -115,7 +115,7 @@ impl<'a> PoolCandidate<'a> {
     /// Returns the change that adds nodes of a group, with its cost and price. The type of a group is
     /// fixed, so that a pod that does not fit it needs another group.
     pub(super) fn group_change(&self, group: &NodeGroup) -> Option<(usize, MicroUsd, String)> {
-        let Input { catalog, observed, .. } = self.report.input;
+        let catalog = self.report.input.catalog;
         let pool = self.report.pool_text(&self.pool.name);
         let nodes = |kind: &InstanceType, room: &Resources, price| {
             let nodes = self.unplaced.nodes_text(room, &kind.name, price);
@@ -131,19 +131,7 @@ impl<'a> PoolCandidate<'a> {
             Some((own.kind, room, dearest))
         });
         if let Some((kind, room, price)) = certain {
-            let mut changes = vec![match self.report.offers.refusals.get(&self.pool.name) {
-                Some(PoolRefusal::Group { .. }) if !group.manage => format!(
-                    "set `spec.groups.{}: {{ manage: true }}` in fleetwright.yaml, or resize \
-                     {pool} by hand",
-                    self.pool.name
-                ),
-                _ => format!("resize {pool} by hand"),
-            }];
-            let size = group_size(group, observed);
-            let needed = i64::from(size.members) + self.unplaced.nodes_needed(&room);
-            if needed > i64::from(size.most) {
-                changes.push(format!("raise its maxSize from {} to {needed}", size.most));
-            }
+            let mut changes = self.size_changes(group, self.unplaced.nodes_needed(&room));
             changes.extend(self.changes.iter().cloned());
             let text = format!("{}: {}", changes.join(", and "), nodes(kind, &room, price));
             return Some((changes.len(), price, text));
@@ -159,6 +147,39 @@ impl<'a> PoolCandidate<'a> {
         let changes: Vec<String> = [add].into_iter().chain(self.changes.iter().cloned()).collect();
         let text = format!("{}: {}", changes.join(", and "), nodes(kind, &self.room(kind), price));
         Some((changes.len() + 1, price, text))
+    }
+
+    /// Returns the changes that give a group `nodes` more nodes.
+    fn size_changes(&self, group: &NodeGroup, nodes: i64) -> Vec<String> {
+        let Input { desired, observed, .. } = *self.report.input;
+        let pool = self.report.pool_text(&self.pool.name);
+        let size = group_size(group, observed);
+        let mut growths = self.report.growths.iter();
+        let growth = growths.find(|growth| growth.group == group.name.as_str());
+        let grown = growth.map_or(0, |growth| growth.nodes);
+        let needed = i64::from(size.members) + i64::from(grown) + nodes;
+        let is_full = needed > i64::from(size.most);
+        let raise = |of: &str| format!("raise {of} from {} to {needed}", size.most);
+        // Cluster Autoscaler serves the pods of this workload as far as the group may grow.
+        let is_served = |growth: &GroupGrowth| {
+            growth.maximum == size.most && growth.pods.contains_key(self.unplaced.workload)
+        };
+        if is_full && growth.is_some_and(is_served) {
+            return vec![raise(&format!("maxSize of {pool}"))];
+        }
+        let by_hand = format!("resize {pool} by hand");
+        let refusal = self.report.offers.refusals.get(&self.pool.name);
+        let is_refused = matches!(refusal, Some(PoolRefusal::Group { .. })) && !group.manage;
+        let change = if is_refused && resize_obstacle(group, desired, observed).is_none() {
+            let name = &self.pool.name;
+            format!(
+                "set `spec.groups.{name}: {{ manage: true }}` in fleetwright.yaml, or {by_hand}"
+            )
+        } else {
+            by_hand
+        };
+        let raised = is_full.then(|| raise("its maxSize"));
+        [change].into_iter().chain(raised).collect()
     }
 
     /// Returns true if the pod's node selector allows these labels of a type.

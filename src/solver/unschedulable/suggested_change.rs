@@ -3,15 +3,17 @@
 //! The text names every obstacle of an offering, not only the first. A user who follows the advice
 //! should find the pod placed.
 
+use super::super::Input;
 use super::super::offer::{Offer, PoolRefusal, WithheldReason};
 use super::super::rescue::RescueContext;
+use super::super::reserved_pools::{is_reserved_only, misses_reservation};
 use super::pool_candidate::PoolCandidate;
 use super::{
     OfferObstacle, RejectedOffer, UnschedulableReport, contradiction_remedy, format_amount,
     format_in_one_unit, obstacles, pod_rules,
 };
 use crate::demand::PodShape;
-use crate::model::desired::Pool;
+use crate::model::desired::{EfaInterfaces, Generation, Pool};
 use crate::model::ids::{InstanceTypeName, LabelValue, PoolName};
 use crate::model::reason::Relaxed;
 use crate::model::requirement::key;
@@ -107,6 +109,7 @@ impl UnschedulableReport<'_> {
             (OfferObstacle::Label { key, values: Some(values), .. }, _) => self
                 .corrected_value(key, values, &offer.node.pool)
                 .or_else(|| obstacle_remedy(shape, offer, obstacle)),
+            (OfferObstacle::StaticPool, _) => Some(self.static_pool_remedy(&offer.node.pool)),
             _ => obstacle_remedy(shape, offer, obstacle),
         };
         let changes: Option<Vec<String>> = all.iter().chain(last).map(remedy).collect();
@@ -221,6 +224,21 @@ impl UnschedulableReport<'_> {
         format!("raise the limits of {pool} by {}", amounts.join(", "))
     }
 
+    /// Returns the advice to enlarge a pool with a fixed number of nodes.
+    fn static_pool_remedy(&self, name: &PoolName) -> String {
+        let pool = self.input.desired.pools.get(name);
+        let sizes = pool.and_then(|pool| pool.replicas.zip(pool.limits.nodes));
+        match sizes {
+            Some((replicas, limit)) if limit < replicas => {
+                format!("raise `limits.nodes` of pool {name} above {limit}")
+            }
+            Some((replicas, limit)) if limit == replicas => {
+                format!("raise `replicas` and `limits.nodes` of pool {name}")
+            }
+            Some(_) | None => format!("raise `replicas` of pool {name}"),
+        }
+    }
+
     /// Returns a pool with its kind and its place in the repository.
     pub(super) fn pool_text(&self, name: &PoolName) -> String {
         match self.input.desired.pools.get(name) {
@@ -252,9 +270,11 @@ impl UnschedulableReport<'_> {
         }
         best.map_or_else(
             || {
-                let volume = self.root_volume_remedy(shape);
+                let efa = self.efa_remedy(shape);
+                let volume = || self.root_volume_remedy(shape);
                 let pool = || desired.pools.values().find_map(|pool| self.pool_remedy(pool));
-                volume.or_else(pool).unwrap_or_else(|| self.lowered_requests(unplaced))
+                let known = efa.or_else(volume).or_else(pool);
+                known.unwrap_or_else(|| self.lowered_requests(unplaced))
             },
             |(_, _, text)| text,
         )
@@ -268,8 +288,17 @@ impl UnschedulableReport<'_> {
     /// Returns the correction of a pool that can launch no node at all. Other instance types would
     /// not help there.
     fn pool_remedy(&self, pool: &Pool) -> Option<String> {
+        let Input { desired, observed, .. } = *self.input;
         match self.offers.refusals.get(&pool.name)? {
             PoolRefusal::NoNodeClass { remedy, .. } => Some(remedy.clone()),
+            PoolRefusal::NoOffering { .. } if misses_reservation(pool, desired, observed) => {
+                let pool = self.pool_text(&pool.name);
+                Some(format!("plan with --world live, which reads the reservations of {pool}"))
+            }
+            PoolRefusal::Group { .. } if is_reserved_only(pool) => {
+                let pool = self.pool_text(&pool.name);
+                Some(format!("resize {pool} by hand, within its capacity reservation"))
+            }
             PoolRefusal::NoOffering { pool, cause: Some(_), origin } => {
                 Some(format!("correct the requirements of {pool} ({origin})"))
             }
@@ -284,6 +313,18 @@ impl UnschedulableReport<'_> {
             | PoolRefusal::TooManyLabels
             | PoolRefusal::Withheld(_) => None,
         }
+    }
+
+    /// Returns the advice for pods that request elastic fabric adapters, which no pool has.
+    fn efa_remedy(&self, shape: &PodShape) -> Option<String> {
+        let mut classes = self.input.desired.node_classes.values();
+        let is_missing = shape.requests.extended(&EFA.into()) > 0
+            && !classes.any(|class| class.efa == EfaInterfaces::All);
+        is_missing.then(|| {
+            "run these pods in a node group of eksctl with `efaEnabled: true`: nodes that \
+             Fleetwright launches itself have no EFA interface"
+                .to_owned()
+        })
     }
 
     /// Returns the advice to lower the requests, with the changes that the pod needs besides.
@@ -315,10 +356,15 @@ impl UnschedulableReport<'_> {
         let class = pool.node_class.as_ref()?;
         let amounts = [requested.0, offer.room.ephemeral_storage.0];
         let [requested, has] = format_in_one_unit(EPHEMERAL_STORAGE, amounts);
+        let (owner, field) = match pool.generation {
+            Generation::Eksctl => (pool.generation.pool_kind(), "volumeSize"),
+            Generation::V1alpha5 | Generation::V1beta1 | Generation::V1 => {
+                (pool.generation.class_kind(), "blockDeviceMappings")
+            }
+        };
         let mut text = format!(
-            "enlarge the root volume in {} `{class}` (blockDeviceMappings), or lower the request: \
-             the pod requests {requested} of ephemeral storage, and nodes of {} {} have {has}",
-            pool.generation.class_kind(),
+            "enlarge the root volume in {owner} `{class}` ({field}), or lower the request: the pod \
+             requests {requested} of ephemeral storage, and nodes of {} {} have {has}",
             pool.generation.pool_kind(),
             pool.name,
         );
@@ -331,6 +377,9 @@ impl UnschedulableReport<'_> {
         Some(text)
     }
 }
+
+/// Resource of elastic fabric adapters.
+const EFA: &str = "vpc.amazonaws.com/efa";
 
 /// Name of the resource that the root volume provides.
 const EPHEMERAL_STORAGE: &str = "ephemeral-storage";

@@ -194,6 +194,16 @@ fn every_group_defect_is_found() {
 }
 
 #[test]
+fn tags_that_eks_sets_by_itself_do_not_claim_a_group() {
+    let (plan, mut inputs) = with_group();
+    let tags = ["eks:nodegroup-name", "k8s.io/cluster-autoscaler/enabled"];
+    let live = inputs.observed.groups.get_mut(NAME).unwrap();
+    live.tags.extend(tags.map(|tag| (tag.to_owned(), "web".to_owned())));
+    let found = verify(&plan, &inputs.facts());
+    assert!(found.iter().all(|found| found.rule != "group/claimed"), "{found:?}");
+}
+
+#[test]
 fn complete_group_resize_breaks_no_group_rule() {
     let (plan, inputs) = with_group();
     // Members do not have Karpenter's labels, but those of the valid plan do.
