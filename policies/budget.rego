@@ -16,9 +16,22 @@ fargate(side) := object.get(object.get(input.capacity.cost, "fargate", {}), side
 
 fargate_hourly(side) := to_number(object.get(fargate(side), "hourly", "0"))
 
-hourly := to_number(input.capacity.cost.hourly_after) + fargate_hourly("after")
+# A NodeOverlay in the same change can state any price: list prices count where overlays adjust them.
+list := object.get(input.capacity.cost, "list", {})
 
-increase := to_number(input.capacity.cost.monthly_delta) + ((fargate_hourly("after") - fargate_hourly("before")) * hours_per_month)
+nodes_hourly := to_number(object.get(list, "hourly_after", input.capacity.cost.hourly_after))
+
+nodes_increase := (to_number(list.hourly_after) - to_number(list.hourly_before)) * hours_per_month if {
+	list.hourly_after
+}
+
+nodes_increase := to_number(input.capacity.cost.monthly_delta) if {
+	not list.hourly_after
+}
+
+hourly := nodes_hourly + fargate_hourly("after")
+
+increase := nodes_increase + ((fargate_hourly("after") - fargate_hourly("before")) * hours_per_month)
 
 deny_hourly contains msg if {
 	limit := data.fleetwright.hourly_max

@@ -28,6 +28,14 @@ test_denies_fargate_cost_above_budget if {
 	count(deny_unpriced) == 0 with input as cheap with data.fleetwright as limits
 }
 
+test_judges_list_prices_where_overlays_adjust_them if {
+	list := {"hourly_before": "1.000000", "hourly_after": "11.000000", "overlays": ["cheap"]}
+	adjusted := {"capacity": {"cost": {"hourly_after": "0.100000", "monthly_delta": "0.000000", "unpriced": 0, "list": list}}}
+	count(deny_hourly) == 1 with input as adjusted with data.fleetwright as limits
+	found := deny_increase with input as adjusted with data.fleetwright as limits
+	found == {"the plan adds 7300 USD per month; the budget is 100"}
+}
+
 test_denies_capacity_without_price if {
 	unknown := on_fargate({"pods": 0}, {"pods": 2})
 	count(deny_unpriced) == 1 with input as unknown with data.fleetwright as limits

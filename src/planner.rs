@@ -19,6 +19,7 @@ mod forecast;
 pub mod lint;
 mod node_count_fixpoint;
 mod quota;
+mod repository_amounts;
 mod revalidation;
 mod rule_budget;
 mod running_only;
@@ -27,6 +28,7 @@ mod stranded_pods;
 #[cfg(test)]
 mod tests;
 mod unmatched_addresses;
+mod unproven_instances;
 
 pub use forecast::forecast;
 pub use revalidation::revalidate;

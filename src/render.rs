@@ -59,7 +59,9 @@ pub use stream::{
     STREAM_VERSION, StreamChange, StreamCounts, StreamDiagnostic, StreamHook, StreamLevel,
     StreamLine, StreamMessage, StreamOperation, StreamResource, stream, stream_schema,
 };
-pub use text_page::{DEFAULT_WIDTH, LineBreaks, NodeColumns, TextStyle, Verbosity, escape};
+pub use text_page::{
+    DEFAULT_WIDTH, LineBreaks, NodeColumns, TextStyle, Verbosity, escape, escape_commands,
+};
 pub use top::{TopFrame, TopNode, TopSort, TopState, TopView, top};
 pub(crate) use unread::sentences as unread_sentences;
 pub use workflow_annotations::github;

@@ -113,7 +113,9 @@ pub use offer::{
     Offer, OfferInput, Offers, PoolRefusal, WithheldReason, admits, daemon_requests,
     groups_on_several_architectures, pool_problems, pool_requirements, runs_daemon,
 };
-pub use reported_resources::{learned_nodes, measured_resources};
+pub use reported_resources::{
+    StoredReports, learned_nodes, measured_resources, stored_reports_in_use,
+};
 pub use target_fleet::{
     Contention, Launch, NewNode, NodeRef, Retire, TargetFleet, UnschedulablePods,
 };

@@ -12,6 +12,7 @@ mod repeated_warnings;
 mod traces;
 
 use std::env::VarError;
+use std::io::{self, Write};
 use std::time::Instant;
 
 use thiserror::Error;
@@ -85,6 +86,21 @@ pub struct TelemetryConfig {
     pub traces: bool,
 }
 
+/// Writes lines of text without commands of CI systems, which run anywhere in a log.
+struct EscapedLog<W>(W);
+
+impl<W: Write> Write for EscapedLog<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let line = String::from_utf8_lossy(bytes);
+        self.0.write_all(crate::render::escape_commands(&line).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// Guard of the trace export. Dropping it flushes queued spans.
 #[derive(Debug, Default)]
 pub struct TelemetryGuard {
@@ -120,8 +136,12 @@ pub fn init(setup: TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> {
         .with_target(false);
     let lines = match (setup.format, setup.terminal) {
         (LogFormat::Json, _) => lines.event_format(json_lines::JsonLines).boxed(),
-        (LogFormat::Text, true) => lines.compact().without_time().boxed(),
-        (LogFormat::Text, false) => lines.compact().boxed(),
+        (LogFormat::Text, true) => {
+            lines.compact().without_time().with_writer(|| EscapedLog(io::stderr())).boxed()
+        }
+        (LogFormat::Text, false) => {
+            lines.compact().with_writer(|| EscapedLog(io::stderr())).boxed()
+        }
     };
     let logs = tracing_subscriber::registry().with(lines.with_filter(filter));
     #[cfg(feature = "live")]
@@ -186,6 +206,20 @@ mod tests {
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn log_lines_run_no_command_of_ci_systems() {
+        let kept = Kept::default();
+        let writer = kept.clone();
+        let lines = tracing_subscriber::fmt::layer().compact().with_ansi(false);
+        let lines = lines.with_writer(move || EscapedLog(writer.clone()));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
+            tracing::warn!(pod = "##vso[task.x]y", "##[set-env name=A]b");
+        });
+        let text = String::from_utf8(kept.0.lock().expect("one thread").clone()).expect("UTF-8");
+        assert!(text.contains("[set-env") && text.contains("vso[task"), "{text}");
+        assert!(!text.contains("##"), "{text}");
     }
 
     #[test]

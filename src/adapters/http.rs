@@ -1,9 +1,10 @@
 //! HTTP/1.1 primitives for servers: connections, bodies, forms.
 //!
 //! This module handles the protocol only. Invariants: a slow, broken or hostile client affects only
-//! its own connection, and its input is bounded.
+//! its own connection, and its input is bounded. A client that reads too slowly is ended.
 
 mod connections;
+mod paced_stream;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ use tokio::time::Instant;
 
 pub(crate) use connections::ConnectionLimits;
 use connections::{BusyGuard, ConnectionGuard, Connections};
+use paced_stream::PacedStream;
 
 /// Maximum buffer of a connection. It also bounds the head of a request.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
@@ -39,7 +41,7 @@ where
     F: Future<Output = hyper::Response<ResponseBody>> + 'static,
 {
     let answer = Rc::new(answer);
-    let (connections, head_timeout) = (Connections::new(limits), limits.head_timeout);
+    let connections = Connections::new(limits);
     loop {
         // An accept error concerns one client, or a temporary shortage. The server continues.
         let Ok((stream, peer)) = listener.accept().await else {
@@ -49,12 +51,8 @@ where
         // A client that is not admitted is disconnected at once, and can try again.
         let Some(guard) = connections.admit(peer.ip(), Instant::now()) else { continue };
         let set_task = guard.set_task();
-        let task = tokio::task::spawn_local(serve_connection(
-            stream,
-            guard,
-            head_timeout,
-            Rc::clone(&answer),
-        ));
+        let task =
+            tokio::task::spawn_local(serve_connection(stream, guard, limits, Rc::clone(&answer)));
         set_task(task.abort_handle());
     }
 }
@@ -62,7 +60,7 @@ where
 async fn serve_connection<A, F>(
     stream: TcpStream,
     guard: ConnectionGuard,
-    head_timeout: Duration,
+    limits: ConnectionLimits,
     answer: Rc<A>,
 ) where
     A: Fn(hyper::Request<RequestBody>) -> F + 'static,
@@ -88,8 +86,9 @@ async fn serve_connection<A, F>(
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new());
-    http.header_read_timeout(head_timeout).max_buf_size(BUFFER_BYTES_MAX);
-    if let Err(error) = http.serve_connection(TokioIo::new(stream), answer).await {
+    http.header_read_timeout(limits.head_timeout).max_buf_size(BUFFER_BYTES_MAX);
+    let stream = PacedStream::new(TokioIo::new(stream), limits.blocked_max);
+    if let Err(error) = http.serve_connection(stream, answer).await {
         tracing::debug!(%error, "connection ended early");
     }
 }
@@ -283,8 +282,7 @@ mod tests {
         runtime.expect("a runtime").block_on(run_local(async {
             let listener = listen(0).await.expect("a port");
             let address = listener.local_addr().expect("an address");
-            let head_timeout = Duration::from_secs(5);
-            let limits = ConnectionLimits { total: 1, per_peer: 1, head_timeout };
+            let limits = ConnectionLimits { total: 1, per_peer: 1, ..ConnectionLimits::SHARED };
             let (arrived, finish) = (Rc::new(Notify::new()), Rc::new(Notify::new()));
             let notify = (Rc::clone(&arrived), Rc::clone(&finish));
             tokio::task::spawn_local(serve(listener, limits, move |request| {
@@ -303,6 +301,32 @@ mod tests {
             let mut answer = String::new();
             client.read_to_string(&mut answer).await.expect("an answer");
             assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("body"), "{answer}");
+        }));
+    }
+
+    #[test]
+    fn client_that_does_not_read_is_ended() {
+        // More than the kernel buffers for both sides.
+        const BODY_BYTES: usize = 32 << 20;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(run_local(async {
+            let listener = listen(0).await.expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let blocked_max = Duration::from_millis(100);
+            let limits = ConnectionLimits { blocked_max, ..ConnectionLimits::SHARED };
+            let body = Bytes::from(vec![b'x'; BODY_BYTES]);
+            tokio::task::spawn_local(serve(listener, limits, move |_| {
+                let body = body.clone();
+                async move { response(200, "text/plain", ResponseBody::full(body)) }
+            }));
+            let mut client = TcpStream::connect(address).await.expect("connected");
+            let head = b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n";
+            client.write_all(head).await.expect("sent");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let mut received = Vec::new();
+            // The end may be a reset.
+            let _ = client.read_to_end(&mut received).await;
+            assert!(received.len() < BODY_BYTES, "the whole response is sent: {}", received.len());
         }));
     }
 

@@ -34,7 +34,8 @@ pub(super) fn from_json(json: String, format: DocumentFormat) -> Result<String, 
     }
 }
 
-/// Keys and strings with terminal control characters: YAML would write them raw.
+/// Keys and strings with terminal control characters or commands of CI systems: YAML would write
+/// them raw.
 ///
 /// A word stands for each of them while the YAML is written. A JSON string with escapes then
 /// replaces the word; it is also YAML and reads back as the same text.
@@ -53,7 +54,7 @@ impl Escapes {
         Self { word, literals: Vec::new() }
     }
 
-    /// Returns a value without terminal control characters.
+    /// Returns a value without terminal control characters and commands.
     fn take_out(&mut self, value: serde_json::Value) -> serde_json::Value {
         use serde_json::Value;
         match value {
@@ -72,7 +73,8 @@ impl Escapes {
     }
 
     fn take_out_text(&mut self, text: String) -> String {
-        if !text.contains(canonical::is_terminal_control) {
+        let is_plain = !text.contains(canonical::is_terminal_control);
+        if is_plain && !text.contains(canonical::COMMAND_MARK) {
             return text;
         }
         let literal = serde_json::Value::String(text).to_string();
@@ -165,10 +167,12 @@ mod tests {
             "k\u{2066}": "a\u{202e}b\nc\u{9b}d \"x\" \\ y: # z",
             "list": [{ "nested": "e\u{2066}f" }, "escaped00000000000000000000z", "\u{1f600}\u{200f}"],
             "plain": "g\nh",
+            "##[set-env name=A]": ["##vso[task.x]y", "### title"],
             "numbers": ["1", "true", "null", 2, "2026-01-01", "a: b", "- c", ""],
         });
         let yaml = from_json(value.to_string(), DocumentFormat::Yaml).expect("written");
         assert!(!yaml.contains(canonical::is_terminal_control), "{yaml:?}");
+        assert!(!yaml.contains("##"), "{yaml}");
         for shown in ["\\u2066", "\\u202e", "\\u009b"] {
             assert!(yaml.contains(shown), "{shown}: {yaml}");
         }

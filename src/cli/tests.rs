@@ -563,6 +563,12 @@ fn every_shell_has_completions() {
 }
 
 #[test]
+fn errors_run_no_command_of_ci_systems() {
+    let CommandOutput { err, .. } = run_command(&["plan", "##vso[task.x]y ##[set-env name=A]b"]);
+    assert!(err.contains("vso[task.x]y") && !err.contains("##"), "{err}");
+}
+
+#[test]
 fn exit_codes_match_the_documentation() {
     let codes: Vec<u8> = [
         Exit::Done,

@@ -22,6 +22,7 @@ use state_machine::{NodeSighting, NodeSnapshot, NodeView, RETRY_MAX, StepContext
 
 use super::counters::Counter;
 use super::event::{Effect, Event, Signal, TerminateOutcome};
+use super::mass_removal::nodes_at_once;
 use super::node_health::{NODE_DELETED, is_repair};
 use super::observation::BUSY_REFRESH;
 use super::persisted_state::{InterruptionRecord, PersistedState};
@@ -30,6 +31,7 @@ use super::state::ControllerState;
 use super::status::{InterruptionPhase, InterruptionStatus};
 use crate::apply::Bounds;
 use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
+use crate::model::desired::CountOrShare;
 use crate::model::ids::{InstanceId, NodeName};
 use crate::model::observed::{Instance, InstanceState, Node, Observed, Pod};
 use crate::model::saturating_time::later;
@@ -195,6 +197,7 @@ impl ControllerState {
         let is_drained_by_apply = self.applies.removes_instance(id);
         let observe_only = self.is_observe_only();
         let is_member = self.is_member(id);
+        let is_held = self.is_drain_held(id, world);
         let Some(interruption) = self.interruptions.all.get_mut(id) else { return };
         // Only a complete observation may show that an instance is missing or not ours.
         let instance = world.instances.get(id);
@@ -248,6 +251,7 @@ impl ControllerState {
             is_observation_trusted,
             is_observation_newer,
             is_drained_by_apply,
+            is_held,
             next_observation,
         };
         let transition = interruption.step(&view, context, effects);
@@ -255,6 +259,24 @@ impl ControllerState {
             self.observation.observe_soon(self.now);
         }
         self.on_transition(id, &transition);
+    }
+
+    /// Returns whether the drain of an instance waits, because as many nodes as may be removed at
+    /// once are drained because of messages that nothing confirms.
+    fn is_drain_held(&self, id: &InstanceId, world: &Observed) -> bool {
+        let all = &self.interruptions.all;
+        if !all.get(id).is_some_and(|interruption| interruption.record.is_unconfirmed()) {
+            return false;
+        }
+        let drains = |interruption: &&Interruption| {
+            interruption.record.is_unconfirmed() && interruption.drain_progress().is_some()
+        };
+        let draining = all.values().filter(drains).count();
+        let nodes = world.nodes.values().filter(|node| !node.is_fargate()).count();
+        let limit = self.revisions.settings().map(|settings| settings.mass_removal);
+        let limit = limit.unwrap_or(CountOrShare::Count(0));
+        let most = nodes_at_once(limit, u32::try_from(nodes).unwrap_or(u32::MAX));
+        u32::try_from(draining).unwrap_or(u32::MAX) >= most
     }
 
     /// Returns what an observation says that does not show the node of an instance.

@@ -10,10 +10,16 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 
 use crate::model::ids::InstanceId;
+use crate::model::market::CapacityType;
+use crate::model::observed::Instance;
 use crate::model::saturating_time::later;
 
 /// EC2 reclaims a spot instance this long after its warning, as its documentation states.
 const SPOT_NOTICE: SignedDuration = SignedDuration::from_mins(2);
+/// AWS Health announces scheduled events earlier than this. A nearer start is not believed.
+const SCHEDULED_NOTICE_MIN: SignedDuration = SignedDuration::from_mins(10);
+/// No message announces the end of an instance earlier than this. A later deadline is not believed.
+const NOTICE_MAX: SignedDuration = SignedDuration::from_hours(90 * 24);
 
 /// A message of the interruption queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +77,40 @@ impl MessageKind {
         match self {
             Self::SpotInterruption | Self::Health | Self::Reservation => true,
             Self::StateChange | Self::Rebalance | Self::StateNote | Self::Other { .. } => false,
+        }
+    }
+
+    /// Returns whether EC2 can send such a message about `instance`, as far as its observed state
+    /// says.
+    pub fn is_possible_for(why: &str, instance: &Instance) -> bool {
+        if why == Self::SpotInterruption.as_str() {
+            instance.capacity_type.is_spot()
+        } else if why == Self::Reservation.as_str() {
+            instance.capacity_type == CapacityType::Reserved || instance.reservation.is_some()
+        } else {
+            true
+        }
+    }
+
+    /// Returns the part of a deadline that is believed at `now`. The sender of a message may be
+    /// anyone who may write to the queue, or a clock that is wrong.
+    pub fn believed_deadline(
+        &self,
+        deadline: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let deadline = deadline.filter(|at| *at <= later(now, NOTICE_MAX));
+        match self {
+            // The warning comes at most this long before the end.
+            Self::SpotInterruption => deadline.map(|at| at.min(later(now, SPOT_NOTICE))),
+            Self::Health => {
+                deadline.filter(|at| *at <= now || *at >= later(now, SCHEDULED_NOTICE_MIN))
+            }
+            Self::Reservation
+            | Self::StateChange
+            | Self::Rebalance
+            | Self::StateNote
+            | Self::Other { .. } => deadline,
         }
     }
 
@@ -247,6 +287,29 @@ mod tests {
             assert_eq!(message.instances.len(), instances, "{detail_type}");
             let deadline = deadline.map(|at| at.parse::<Timestamp>().expect("a time"));
             assert_eq!(message.deadline, deadline, "{detail_type}");
+        }
+    }
+
+    #[test]
+    fn implausible_times_are_not_believed() {
+        let now = |minutes: i64| {
+            let start: Timestamp = "2026-11-21T10:00:00Z".parse().expect("a time");
+            later(start, SignedDuration::from_mins(minutes))
+        };
+        let days = |days: i64| now(days * 24 * 60);
+        let (spot, health) = (MessageKind::SpotInterruption, MessageKind::Health);
+        for (rule, kind, stated, believed) in [
+            ("a warning of now", &spot, Some(now(2)), Some(now(2))),
+            ("a late warning", &spot, Some(now(-60)), Some(now(-60))),
+            ("a clock that is ahead", &spot, Some(now(60)), Some(now(2))),
+            ("a spot instance of next year", &spot, Some(days(365)), None),
+            ("a maintenance in two weeks", &health, Some(days(14)), Some(days(14))),
+            ("a maintenance in 20 minutes", &health, Some(now(20)), Some(now(20))),
+            ("a maintenance in one minute", &health, Some(now(1)), None),
+            ("a maintenance of next year", &health, Some(days(365)), None),
+            ("no time", &health, None, None),
+        ] {
+            assert_eq!(kind.believed_deadline(stated, now(0)), believed, "{rule}");
         }
     }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::gates::{GateContext, MASS_REMOVAL_BREAKER, approval_by_digest, change_groups};
 use super::state::ControllerState;
-use crate::model::desired::{Mode, RateLimit};
+use crate::model::desired::{CountOrShare, Mode, RateLimit};
 use crate::model::ids::PoolName;
 use crate::model::observed::Observed;
 use crate::model::plural::count;
@@ -131,9 +131,13 @@ pub fn mass_removal(plan: &Plan, context: &GateContext<'_>) -> Option<MassRemova
 
 /// Returns how many nodes with pods one apply may remove without replacement.
 pub(super) fn removals_at_once(context: &GateContext<'_>) -> u32 {
-    let limit = context.revision.controller.mass_removal;
+    nodes_at_once(context.revision.controller.mass_removal, context.nodes)
+}
+
+/// Returns how many of `nodes` nodes may be removed at once under `limit`.
+pub(super) fn nodes_at_once(limit: CountOrShare, nodes: u32) -> u32 {
     let rate = RateLimit { limit, window: SignedDuration::ZERO };
-    rate.limit_for(context.nodes).max(IGNORED_MAX)
+    rate.limit_for(nodes).max(IGNORED_MAX)
 }
 
 /// Returns how many non-empty instances a plan removes without replacement. Empty nodes are

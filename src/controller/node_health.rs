@@ -252,7 +252,12 @@ impl ControllerState {
             *replaced_by_pool.entry(repair.pool.clone()).or_default() += 1;
         }
         let repair_after = self.revisions.settings().and_then(|settings| settings.repair_after);
+        let nodes = world.nodes_by_instance();
         for ((id, problem), found) in self.node_health.problems.clone() {
+            let had_node = nodes.contains_key(&id) || self.has_joined(&id);
+            if !had_node && !self.is_launch_proven(&id, world) {
+                continue;
+            }
             let pool = world.instances.get(&id).map(pool_of);
             let size = pool.and_then(|pool| sizes.get(pool)).copied();
             let size = size.unwrap_or(PoolSize { all: 1, broken: 1, replaced: 0 });
@@ -280,6 +285,14 @@ impl ControllerState {
                 self.begin_repair(id, problem.reason());
             }
         }
+    }
+
+    /// Returns whether the instance is certainly ours. Anyone with `ec2:CreateTags` can give our tags
+    /// to an instance of another owner, which never becomes a node.
+    fn is_launch_proven(&self, id: &InstanceId, world: &Observed) -> bool {
+        let mut launched = self.persistence.loaded.iter().flat_map(|persisted| &persisted.launches);
+        world.instances.get(id).is_some_and(Instance::is_launched_by_fleet)
+            || launched.any(|launch| launch.instance == *id && launch.launched_for.is_some())
     }
 
     /// Returns the pools whose broken instances are not replaced because there are too many.

@@ -73,6 +73,8 @@ pub mod tag {
     pub const CHANGE: &str = "fleetwright.dev/change";
     /// Digest of the node class and pool template at launch.
     pub const SPEC: &str = "fleetwright.dev/spec";
+    /// ID of the fleet request that launched the instance. Only EC2 can write it.
+    pub const FLEET: &str = "aws:ec2:fleet-id";
     /// Prefix of tags for labels with a value that the pool leaves open, followed by the label key.
     pub const LABEL_PREFIX: &str = "fleetwright.dev/label/";
     /// Maximum length of a tag key in EC2.
@@ -246,6 +248,12 @@ impl Instance {
     pub fn is_managed_by(&self, cluster: &str) -> bool {
         self.tags.get(tag::CLUSTER).is_some_and(|name| name == cluster)
             && self.tags.contains_key(tag::POOL)
+    }
+
+    /// Returns true if a fleet request launched the instance, as our launches do. Anyone with
+    /// `ec2:CreateTags` can write our own tags.
+    pub fn is_launched_by_fleet(&self) -> bool {
+        self.tags.contains_key(tag::FLEET)
     }
 
     /// Returns the key of the first tag whose value on the instance differs from `tags`, and the

@@ -216,6 +216,12 @@ fn included(plan: &Plan) -> Vec<String> {
         "EC2 instances of the nodes, by the hour, {} of {} as of {}",
         cost.prices.source, cost.prices.region, cost.prices.date
     )];
+    if let Some(list) = &cost.list {
+        let (names, hourly) = (list.overlays.join(", "), list.hourly_after);
+        lines.push(format!(
+            "prices adjusted by NodeOverlay {names}; {hourly} USD per hour at list prices"
+        ));
+    }
     if cost.estimated > 0 {
         lines.push(format!("{} at an estimated price", node_count_text(cost.estimated)));
     }

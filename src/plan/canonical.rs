@@ -81,15 +81,25 @@ pub(crate) fn short_digest<T: Serialize + ?Sized>(value: &T, digits: usize) -> S
 
 /// Returns `value` as canonical JSON with two spaces for each level and a final line feed.
 ///
-/// Users read it in terminals. Terminal control characters are therefore escaped; the escapes read
-/// back as the same value.
+/// Users read it in terminals, and CI systems log it. Terminal control characters and
+/// [`COMMAND_MARK`] are therefore escaped; the escapes read back as the same value.
 ///
 /// # Errors
 /// If the value holds a float or raw bytes, or keys that clash or are neither strings nor integers.
 pub fn pretty<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
-    let mut text = to_text(value, Spelling::Pretty)?;
+    let mut text = escape_commands(to_text(value, Spelling::Pretty)?);
     text.push('\n');
     Ok(text)
+}
+
+/// Characters with which commands of CI systems begin, such as `##[command]` of GitHub and
+/// `##vso[command]` of Azure Pipelines. They run anywhere in a line of a log.
+pub const COMMAND_MARK: &str = "##";
+
+/// Returns JSON without [`COMMAND_MARK`]. It occurs only in strings, so the JSON reads back as the
+/// same value.
+fn escape_commands(json: String) -> String {
+    if json.contains(COMMAND_MARK) { json.replace(COMMAND_MARK, "#\\u0023") } else { json }
 }
 
 /// Returns whether a terminal interprets `c` instead of printing it: C1 controls, bidirectional
@@ -100,11 +110,11 @@ pub fn is_terminal_control(c: char) -> bool {
         | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns JSON with escapes for terminal control characters. They occur only in strings, so the
-/// JSON reads back as the same value.
+/// Returns JSON with escapes for terminal control characters and [`COMMAND_MARK`]. They occur only in
+/// strings, so the JSON reads back as the same value.
 pub fn escape_terminal_controls(json: &str) -> String {
     if !json.contains(is_terminal_control) {
-        return json.to_owned();
+        return escape_commands(json.to_owned());
     }
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
@@ -115,7 +125,7 @@ pub fn escape_terminal_controls(json: &str) -> String {
             out.push(c);
         }
     }
-    out
+    escape_commands(out)
 }
 
 #[cfg(test)]
@@ -145,6 +155,16 @@ mod tests {
         let text = pretty(&value).unwrap();
         assert_eq!(text, "{\n  \"a\": \"x\\u202ey\\u009b\"\n}\n");
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+    }
+
+    #[test]
+    fn commands_of_ci_systems_are_escaped_in_files() {
+        let value = json!({"a\\##[x]": "##vso[task.x]y ###[z]"});
+        for text in [pretty(&value).unwrap(), escape_terminal_controls(&value.to_string())] {
+            assert!(!text.contains("##"), "{text}");
+            assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+        }
+        assert_eq!(compact("##").unwrap(), r###""##""###, "digests do not change");
     }
 
     #[test]

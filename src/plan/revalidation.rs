@@ -72,6 +72,9 @@ impl RevalidatedPlan {
         capacity.cost.hourly_after = self.hourly_after;
         capacity.cost.hourly_delta = delta;
         capacity.cost.monthly_delta = delta.per_month();
+        if let Some(list) = &mut capacity.cost.list {
+            list.hourly_after += self.hourly_after - now.cost.hourly_after;
+        }
         capacity.unresolved.clone_from(&now.unresolved);
         capacity.disruption_budgets.clone_from(&now.disruption_budgets);
         capacity.demand.clone_from(&now.demand);

@@ -24,7 +24,7 @@ pub use base::{
 };
 pub use cost::{
     CommitmentRow, Committed, ConsolidationPotential, Cost, CostBreakdown, CostRange, CostRow,
-    FargateBill, FargateCost,
+    FargateBill, FargateCost, ListCost,
 };
 pub use explain::{AlternativesRow, ExplainRow, PodCounts, Reason};
 pub use open_enums::{CheckSeverity, CheckStatus, DiagnosticSeverity, PlacementMode};
@@ -71,7 +71,7 @@ use crate::model::ids::{Address, Digest, Origin, PlanId};
 ///
 /// 1.4 added `capacity.placement.contingency`.
 ///
-/// 1.5 added `capacity.explain[].differences`. Its identity covers everything that `apply` reads, with the repository
+/// 1.5 added `capacity.explain[].differences` and `capacity.cost.list`. Its identity covers everything that `apply` reads, with the repository
 /// and the inputs of the second planning. Plans of older formats can be rendered, but not applied.
 pub const FORMAT_VERSION: &str = "1.5";
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Inputs, cluster_autoscalers};
+use super::{Inputs, cluster_autoscalers, repository_amounts, unproven_instances};
 use crate::catalog::warning_code;
 use crate::demand::{Decider, Demand, PodGroup, QueueWait};
 use crate::model::code::Code;
@@ -47,6 +47,8 @@ pub(super) fn of_inputs(inputs: &Inputs, demand: &Demand, solution: &Solution) -
     list.extend(cluster_autoscalers::warnings(inputs.desired, inputs.observed));
     list.extend(queued_workloads(demand));
     list.extend(provisioning_checks(inputs.observed));
+    list.extend(unproven_instances::warnings(inputs.observed));
+    list.extend(repository_amounts::diagnostics(inputs.desired, inputs.catalog));
     list.extend(solution.refusals.iter().map(|message| Diagnostic::warning("", message.clone())));
     list.sort();
     list.dedup();

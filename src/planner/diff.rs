@@ -9,6 +9,7 @@ mod address;
 mod existing_row;
 mod fargate;
 mod groups;
+mod list_cost;
 mod pod_rules;
 mod rows;
 mod totals;
@@ -81,7 +82,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
         errored,
         complete,
         is_excluded: _,
-        diagnostics,
+        mut diagnostics,
         rates,
     } = inputs;
     base.preconditions = rows.preconditions;
@@ -94,6 +95,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
     let lower_bound = solution.target.lower_bound;
     let mut cost = totals::cost(&rows.explain, lower_bound, &catalog.prices, rows.uncertain_prices);
     cost.fargate = fargate::cost(demand, rates);
+    list_cost::add(&mut cost, &mut diagnostics, &rows.changes, &rows.explain, desired, catalog);
     let applyable = !errored && base.world.unchangeable_reason().is_none();
     let mut plan = Plan {
         format_version: FORMAT_VERSION.to_owned(),

@@ -333,11 +333,13 @@ fn long_names_are_cut_in_every_view() {
 
 #[test]
 fn no_view_contains_active_outside_text() {
-    let name = "```@team<script>\u{202e}\u{9b}\u{1b}[31m\r\n::error::x\u{2028}|</details>";
+    let name = "```@team<script>\u{202e}\u{9b}\u{1b}[31m\r\n::error::x\u{2028}|</details>\
+                ##[set-env name=A]b ##vso[task.setvariable variable=A]b";
     for (view, text) in views(&hostile(name)) {
         let obeyed = |c: &char| (c.is_control() && *c != '\n') || "\u{202e}\u{2028}".contains(*c);
         assert_eq!(text.chars().find(obeyed), None, "{view}");
         assert!(!text.lines().any(|line| line.starts_with("::error::x")), "{view}");
         assert!(view != "html" || !text.contains("@team<script>"), "{view}");
+        assert!(!text.contains("##[") && !text.contains("##vso["), "{view}");
     }
 }

@@ -1,8 +1,8 @@
 //! Terminal text: styled spans that form lines. This is the only way from text to a terminal.
 //!
 //! Every span is escaped, so that text of a repository, a cluster or a saved plan cannot move the
-//! cursor, hide a line or change the reading direction. Only this module writes line ends and
-//! colors.
+//! cursor, hide a line, change the reading direction or run a command of a CI system. Only this
+//! module writes line ends and colors.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -90,13 +90,14 @@ pub const DEFAULT_WIDTH: usize = 120;
 /// alone would not bound the length.
 const CHARS_PER_COLUMN: usize = 4;
 
-/// Returns `text` with all characters escaped that a terminal would act on.
+/// Returns `text` with all characters escaped that a terminal or a CI system would act on.
 ///
 /// These are control characters (including line ends and tabs), direction marks and overrides,
-/// invisible and private characters, and line and paragraph separators.
+/// invisible and private characters, line and paragraph separators, and those of
+/// [`escape_commands`].
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
-        return Cow::Borrowed(text);
+        return escape_commands(text);
     }
     let mut safe = String::with_capacity(text.len() + 8);
     for c in text.chars() {
@@ -106,6 +107,33 @@ pub fn escape(text: &str) -> Cow<'_, str> {
         } else {
             safe.push(c);
         }
+    }
+    Cow::Owned(escape_commands(&safe).into_owned())
+}
+
+/// Returns `text` without commands of CI systems. GitHub runs `##[command]` and Azure Pipelines
+/// `##vso[command]` anywhere in a line of a log, and GitHub `::command::` at its beginning.
+///
+/// Every `#` that follows another one is escaped, and the first colon of such a beginning.
+pub fn escape_commands(text: &str) -> Cow<'_, str> {
+    let start = text.trim_start().strip_prefix("::").unwrap_or_default();
+    let mut begins = start.starts_with(|c: char| c.is_ascii_alphabetic()) && start.contains("::");
+    if !begins && text.bytes().filter(|byte| *byte == b'#').nth(1).is_none() {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    let mut follows = false;
+    for c in text.chars() {
+        if c == '#' && follows {
+            safe.extend(c.escape_unicode());
+        } else if c == ':' && begins {
+            safe.extend(c.escape_unicode());
+            begins = false;
+        } else {
+            safe.push(c);
+        }
+        // A reader may ignore marks without a width.
+        follows = c == '#' || follows && c.width() == Some(0);
     }
     Cow::Owned(safe)
 }
@@ -290,6 +318,7 @@ impl TextPage {
     }
 
     fn write(&mut self, spans: Vec<StyledText>) {
+        let start = self.out.len();
         for StyledText { text, tone } in joined(spans) {
             let style = if self.color { tone.style() } else { Style::new() };
             // Writing to a string cannot fail.
@@ -297,6 +326,11 @@ impl TextPage {
         }
         let end = self.out.trim_end_matches(' ').len();
         self.out.truncate(end);
+        // One span may end in `#`, and the next one begin with it.
+        if self.out[start.min(end)..].contains("##") {
+            let line = self.out.split_off(start.min(end));
+            self.out.push_str(&escape_commands(&line));
+        }
         self.out.push('\n');
     }
 

@@ -4,7 +4,7 @@
 //! This module knows the wire form and the syntax of workflow commands.
 //!
 //! Invariants:
-//! - Outside text cannot end or begin a command.
+//! - Outside text cannot end or begin a command, in the form `::command::` or `##[command]`.
 //! - At most ten annotations of a level are written, most severe first, because GitHub drops the
 //!   rest silently.
 //! - The rest is counted.
@@ -413,8 +413,15 @@ mod tests {
     #[test]
     fn names_cannot_end_or_begin_workflow_commands() {
         let calm = github(&plan()).lines().count();
-        for name in ["\n::error::owned", "\r\n::stop-commands::x", ",line=1::x", "%0A::set-env"] {
+        for name in [
+            "\n::error::owned",
+            "\r\n::stop-commands::x",
+            ",line=1::x",
+            "%0A::set-env",
+            "##[set-env]",
+        ] {
             let text = github(&hostile(name));
+            assert!(!text.contains("##"), "{text}");
             assert_eq!(text.lines().count(), calm, "{name:?}\n{text}");
             assert!(!text.contains('\r') && !text.contains("%0A"));
             let commands = text.lines().filter(|line| line.starts_with("::"));

@@ -9,7 +9,9 @@
 //!   the operator, and webhooks are signed hints.
 //! - Other paths need no credentials, so no secret may be shown.
 //! - Slow event streams skip versions.
+//! - Memory does not grow with the number of clients that read slowly.
 
+mod bodies;
 mod request_form;
 mod routes;
 mod webhook;
@@ -18,7 +20,7 @@ pub use webhook::{Webhook, WebhookSecrets};
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::{SocketAddr, TcpListener as Bound};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use hyper::body::Bytes;
 use jiff::Timestamp;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::adapters::http::ConnectionLimits;
@@ -43,6 +46,13 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Maximum number of open event streams. Further clients must retry later.
 const EVENT_STREAMS_MAX: usize = 64;
+
+/// Bytes of a response that the kernel buffers for a connection. By itself it buffers up to 4 MB, and
+/// counts them as memory of the container.
+const SEND_BUFFER_BYTES: u32 = 64 << 10;
+
+/// Maximum number of connections that wait to be accepted.
+const BACKLOG: u32 = 1_024;
 
 /// Configuration of the server.
 #[derive(Debug, Clone)]
@@ -157,19 +167,31 @@ impl Drop for HttpServer {
 /// # Errors
 /// If the address cannot be bound.
 pub fn listen(address: SocketAddr, config: ServerConfig) -> io::Result<HttpServer> {
-    let bound = Bound::bind(address)?;
-    bound.set_nonblocking(true)?;
-    let address = bound.local_addr()?;
     let (stop, stopped) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let bound = {
+        // A socket belongs to the runtime that makes it.
+        let _entered = runtime.enter();
+        bind(address)?
+    };
+    let address = bound.local_addr()?;
     let thread = std::thread::Builder::new().name("listen".to_owned()).spawn(move || {
         runtime.block_on(crate::adapters::http::run_local(serve(bound, config, stopped)));
     })?;
     Ok(HttpServer { address, stop: Some(stop), thread: Some(thread) })
 }
 
-async fn serve(bound: Bound, config: ServerConfig, stopped: oneshot::Receiver<()>) {
-    let Ok(listener) = tokio::net::TcpListener::from_std(bound) else { return };
+/// Binds an address. Its connections inherit the size of the send buffer.
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A restart does not wait for the connections of its predecessor.
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+async fn serve(listener: TcpListener, config: ServerConfig, stopped: oneshot::Receiver<()>) {
     let address = listener.local_addr();
     let is_local = address.as_ref().is_ok_and(|address| address.ip().is_loopback());
     let port = address.map_or(0, |address| address.port());
@@ -183,6 +205,7 @@ async fn serve(bound: Bound, config: ServerConfig, stopped: oneshot::Receiver<()
         event_streams: Arc::default(),
         last_published: seen,
         recent_deliveries: known,
+        bodies: bodies::RenderedBodies::default(),
     });
     let limits = ConnectionLimits::SHARED;
     let answered = crate::adapters::http::serve(listener, limits, move |request| {
@@ -205,6 +228,8 @@ struct ServerState {
     last_published: Rc<Cell<Instant>>,
     /// Recent webhook deliveries.
     recent_deliveries: RefCell<webhook::RecentDeliveries>,
+    /// Large responses.
+    bodies: bodies::RenderedBodies,
 }
 
 /// Records when the controller publishes. The controller's clock may differ from wall time.

@@ -98,6 +98,8 @@ impl WorldState {
     fn new_instance(&mut self, request: &LaunchRequest, offering: &LaunchOffering) -> InstanceId {
         let id = self.next_instance();
         let image = self.image_for(&request.image, Hardware::from_labels(&offering.labels));
+        let mut tags = request.tags.clone();
+        tags.insert(tag::FLEET.to_owned(), format!("fleet-{id}"));
         let instance = Instance {
             id: id.clone(),
             instance_type: offering.instance_type.clone(),
@@ -107,7 +109,7 @@ impl WorldState {
             launched_at: self.now,
             image: request.image.clone(),
             launched_with: LaunchedWith { image, ..LaunchedWith::default() },
-            tags: request.tags.clone().into(),
+            tags: tags.into(),
             reservation: request.reservation.clone(),
             group: None,
         };

@@ -12,9 +12,7 @@
 use std::collections::BTreeMap;
 
 use super::drift;
-use crate::catalog::{
-    AllocationStep, Catalog, Formula, MeasuredNodes, NodeSettings, allocation,
-};
+use crate::catalog::{AllocationStep, Catalog, Formula, MeasuredNodes, NodeSettings, allocation};
 use crate::model::desired::{Desired, GroupKind, LEARNED_FILE, LearnedNode, NodeClass, Pool};
 use crate::model::ids::{GroupName, InstanceId, InstanceTypeName, NodeName};
 use crate::model::observed::{Instance, Node, Observed, tag};
@@ -146,9 +144,9 @@ pub fn stored_reports_in_use<'d>(desired: &'d Desired, catalog: &Catalog) -> Sto
     for known in still_declared(desired, &specs) {
         let Some(kind) = catalog.types.get(&known.instance_type) else { continue };
         let Some(report) = stored_report(desired, &specs, known, &file) else { continue };
-        let is_of_file = |step: &AllocationStep| match &step.formula {
-            Formula::Measured { node, .. } => *node == file,
-            _ => false,
+        let is_of_file = |step: &AllocationStep| {
+            let formula = &step.formula;
+            matches!(formula, Formula::Measured { node, .. } if *node == file)
         };
         let model = allocation(kind, &report.settings);
         if !report.is_plausible(catalog) {
@@ -194,7 +192,7 @@ fn stored_report<'a>(
 /// Returns the stored reports of specifications that are still declared.
 fn still_declared<'d>(
     desired: &'d Desired,
-    specs: &'d DeclaredSpecs<'d>,
+    specs: &DeclaredSpecs<'_>,
 ) -> impl Iterator<Item = &'d LearnedNode> {
     desired.learned_nodes.iter().filter(|known| {
         specs.get(known.pool.as_str()).is_some_and(|(.., digest)| *digest == known.spec_digest)

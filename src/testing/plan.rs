@@ -156,6 +156,7 @@ pub(crate) fn cost(before: i64, after: i64) -> Cost {
         gap_percent: "0.00".to_owned(),
         consolidation_potential: None,
         prices: prices("us-east-1", "2026-09-01"),
+        list: None,
         estimated: 0,
         unpriced: 0,
         fargate: None,

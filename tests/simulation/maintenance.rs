@@ -27,8 +27,8 @@ pub(crate) const ALL: &[(&str, ScenarioFn)] = &[
     ("maintenance: pods stay while their replacement is blocked", blocked_replacement),
     ("maintenance: a blocked drain is abandoned and the node uncordoned", abandoned_drain),
     (
-        "maintenance: at its deadline an instance is terminated with its pods",
-        terminated_at_deadline,
+        "maintenance: an instance that EC2 does not take at its deadline keeps its pods",
+        unconfirmed_deadline,
     ),
 ];
 
@@ -256,9 +256,15 @@ fn abandoned_drain(catalog: &Rc<Catalog>) -> ScenarioResult {
     run.converge(minutes(40))
 }
 
-fn terminated_at_deadline(catalog: &Rc<Catalog>) -> ScenarioResult {
+fn unconfirmed_deadline(catalog: &Rc<Catalog>) -> ScenarioResult {
     let commit = Commit { budget: Some("100%".to_owned()), ..Commit::default().with("api", 8) };
     let mut run = converged(catalog, 61, commit)?;
+    let pods = |run: &Simulation| -> std::collections::BTreeSet<String> {
+        let observed = run.observed();
+        let all = observed.pods.iter().filter(|pod| pod.is_active() && pod.name.starts_with("api"));
+        all.map(|pod| pod.name.to_string()).collect()
+    };
+    let before = pods(&run);
     for instance in run.instances() {
         send_health_event(&mut run, &instance.id, Some(minutes(50)));
     }
@@ -271,8 +277,8 @@ fn terminated_at_deadline(catalog: &Rc<Catalog>) -> ScenarioResult {
     ensure(run.checks.borrow().removals() == 0, || {
         "instances were removed before their deadline".to_owned()
     })?;
-    run.converge(minutes(60))?;
-    ensure(run.checks.borrow().removals() > 0, || {
-        "no instance was terminated at its deadline".to_owned()
-    })
+    run.converge(minutes(90))?;
+    ensure(pods(&run) == before, || "an instance was terminated with its pods".to_owned())?;
+    let cordoned = run.observed().nodes.values().any(|node| node.unschedulable);
+    ensure(!cordoned, || "a node stayed cordoned".to_owned())
 }

@@ -1,6 +1,7 @@
 //! Credentials of hosts, from the files of Helm, Docker and netrc.
 //!
-//! Only downloads use them. They are sent to their own host alone, and never appear in messages.
+//! Only downloads use them. They are sent to their own host alone, or to the token server of their
+//! registry, and never appear in messages.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -64,7 +65,8 @@ impl Credentials {
         found.map(String::as_str)
     }
 
-    fn read_registry_config(&mut self, text: &str) {
+    /// Reads the text of a file of Helm or Docker.
+    pub(super) fn read_registry_config(&mut self, text: &str) {
         let Ok(config) = serde_json::from_str::<Value>(text) else { return };
         let Some(auths) = config.get("auths").and_then(Value::as_object) else { return };
         for (host, entry) in auths {

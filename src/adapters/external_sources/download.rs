@@ -54,6 +54,11 @@ pub(super) struct HttpResponse {
 impl SourceDownloader {
     /// Returns a downloader with the settings of a repository and the credentials of the user.
     pub fn new(settings: &DeliverySettings) -> Self {
+        Self::with_credentials(settings, Credentials::from_environment())
+    }
+
+    /// Returns a downloader with these credentials.
+    pub(super) fn with_credentials(settings: &DeliverySettings, credentials: Credentials) -> Self {
         let config = Agent::config_builder()
             .timeout_global(Some(REQUEST_MAX))
             .http_status_as_error(false)
@@ -66,7 +71,7 @@ impl SourceDownloader {
             agent: Agent::with_parts(config, DefaultConnector::default(), resolver),
             mirrors: settings.mirrors.clone(),
             rules,
-            credentials: Credentials::from_environment(),
+            credentials,
             indexes: Mutex::default(),
         }
     }

@@ -1,11 +1,15 @@
 //! Charts and artifacts of OCI registries, by the distribution API.
 
+use std::net::Ipv4Addr;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use super::cache::{SOURCE_BYTES_MAX, content_digest};
 use super::download::{
     DownloadedSource, HttpResponse, SourceDownloader, authority, join_url, origin,
 };
+use super::resolver::host_of;
 use crate::manifest::newest_in_range;
 use crate::model::desired::ExternalSource;
 
@@ -23,6 +27,9 @@ const CHART_TYPE: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
 
 /// Ending of the media types of other archives, such as those of Flux.
 const ARCHIVE_TYPE: &str = "tar+gzip";
+
+/// Characters of a parameter that a query contains as they are.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// A repository of a registry.
 struct Repository<'a> {
@@ -77,6 +84,37 @@ fn layer_digest(manifest: &[u8]) -> Result<String, String> {
     let digest = layer.and_then(|layer| layer["digest"].as_str());
     let digest = digest.filter(|digest| digest.starts_with("sha256:"));
     digest.map(str::to_owned).ok_or_else(|| "its manifest has no archive".to_owned())
+}
+
+/// Returns the URL of a token to read the repository `name`. The registry states only the place of
+/// the token server and the name of the service, so that it cannot ask for another token.
+fn token_url(realm: &str, service: &str, name: &str) -> Result<String, String> {
+    if realm.contains(['?', '#']) {
+        return Err(format!(
+            "the registry names the token server {} with a query, which is not supported",
+            authority(realm)
+        ));
+    }
+    let scope = format!("repository:{name}:pull");
+    let query = [("service", service), ("scope", scope.as_str())];
+    let query = query.map(|(key, value)| format!("{key}={}", utf8_percent_encode(value, PLAIN)));
+    Ok(format!("{realm}?{}", query.join("&")))
+}
+
+/// Returns whether a token server may receive the credentials of a registry: it has the host of the
+/// registry, or one in its domain. So `registry.example.com` may name `gitlab.example.com`, and
+/// `registry-1.docker.io` names `auth.docker.io`.
+fn is_token_server(registry: &str, realm: &str) -> bool {
+    let name = |authority: &str| host_of(authority).to_ascii_lowercase();
+    let (registry, realm) = (name(registry), name(realm));
+    // An address is in no domain, and the owner of a domain of one label is unknown.
+    let is_address = registry.starts_with('[') || registry.parse::<Ipv4Addr>().is_ok();
+    let domain = registry.split_once('.').map(|(_, domain)| domain);
+    let domain = domain.filter(|domain| !is_address && domain.contains('.'));
+    let is_inside = |domain: &str| {
+        realm == domain || realm.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
+    };
+    registry == realm || domain.is_some_and(is_inside)
 }
 
 impl Repository<'_> {
@@ -149,12 +187,20 @@ impl Repository<'_> {
         }
     }
 
+    /// Returns the credentials of the registry, if a token server may receive them. Credentials belong
+    /// to the registry of the reference, never to the token server that its challenge names.
+    fn credentials_for(&self, realm: &str) -> Option<&str> {
+        let own = self.downloader.credentials(&self.url);
+        own.filter(|_| realm.starts_with("https://"))
+            .filter(|_| is_token_server(authority(&self.url), authority(realm)))
+    }
+
     /// Returns the value of the `Authorization` header that a challenge asks for.
     fn authorization(&self, challenge: &str) -> Result<String, String> {
-        let basic = self.downloader.credentials(&self.url);
         let Some(parameters) = challenge.strip_prefix("Bearer ") else {
             let login =
                 || "the registry requires credentials; run `helm registry login`".to_owned();
+            let basic = self.downloader.credentials(&self.url);
             return basic.map(str::to_owned).ok_or_else(login);
         };
         let parameter = |key: &str| {
@@ -162,20 +208,20 @@ impl Repository<'_> {
             parameters[start..].split('"').next()
         };
         let realm = parameter("realm").ok_or("the registry names no token server")?;
-        let service = parameter("service").unwrap_or_default();
-        let scope = format!("repository:{}:pull", self.name);
-        let query = [("service", service), ("scope", scope.as_str())];
-        let query = query.map(|(key, value)| format!("{key}={}", value.replace(' ', "%20")));
-        let url = format!("{realm}?{}", query.join("&"));
-        // The token server that a registry names itself receives its credentials, as with Docker and
-        // Helm. It may have another name, but must use TLS.
-        let own = basic.filter(|_| realm.starts_with("https://"));
-        let basic = own.or_else(|| self.downloader.credentials(realm));
+        let url = token_url(realm, parameter("service").unwrap_or_default(), &self.name)?;
+        let basic = self.credentials_for(realm);
         let response = self.downloader.send(&url, "application/json", basic, ANSWER_BYTES_MAX)?;
         let token: Value = serde_json::from_slice(&response.body).unwrap_or_default();
         let token = token["token"].as_str().or(token["access_token"].as_str());
         let token = token.ok_or_else(|| {
-            format!("the token server answers with status {} and no token", response.status)
+            let status = response.status;
+            let server = authority(realm);
+            let withheld = if basic.is_some() {
+                String::new()
+            } else {
+                format!("; {server} received no credentials")
+            };
+            format!("the token server answers with status {status} and no token{withheld}")
         })?;
         Ok(format!("Bearer {token}"))
     }
@@ -187,6 +233,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::sync::{Arc, Mutex};
 
+    use super::super::credentials::Credentials;
     use super::*;
     use crate::model::desired::{DeliverySettings, SourceKind};
 
@@ -251,6 +298,58 @@ mod tests {
             !paths.iter().any(|path| path == "/steal" || path.starts_with("/token")),
             "{paths:?}"
         );
+    }
+
+    /// A registry of a contributor must not make us use the credentials of another registry.
+    #[test]
+    fn credentials_of_a_registry_reach_its_own_token_server_only() {
+        let mut credentials = Credentials::default();
+        credentials.read_registry_config(
+            r#"{"auths": {"ghcr.io": {"auth": "b3duOmdoY3I="},
+                "registry.example.com:5050": {"auth": "b3duOmdpdA=="},
+                "index.docker.io": {"auth": "b3duOmh1Yg=="}}}"#,
+        );
+        let downloader =
+            SourceDownloader::with_credentials(&DeliverySettings::default(), credentials);
+        for (registry, realm, expected) in [
+            ("ghcr.io", "https://ghcr.io/token", Some("Basic b3duOmdoY3I=")),
+            ("ghcr.io", "https://GHCR.io:443/token", Some("Basic b3duOmdoY3I=")),
+            ("ghcr.io", "http://ghcr.io/token", None),
+            ("ghcr.io", "https://evil.io/token", None),
+            ("ghcr.io", "https://ghcr.io@evil.io/token", None),
+            ("ghcr.io", "https://ghcr.io.evil.io/token", None),
+            ("evil.io", "https://ghcr.io/token", None),
+            ("127.0.0.1:31080", "https://ghcr.io/token", None),
+            (
+                "registry.example.com:5050",
+                "https://gitlab.example.com/jwt/auth",
+                Some("Basic b3duOmdpdA=="),
+            ),
+            ("registry.example.com:5050", "https://evilexample.com/jwt/auth", None),
+            ("other.example.com", "https://registry.example.com:5050/token", None),
+            ("index.docker.io", "https://auth.docker.io/token", Some("Basic b3duOmh1Yg==")),
+        ] {
+            let repository = Repository {
+                downloader: &downloader,
+                url: format!("https://{registry}/v2/team/app"),
+                name: "team/app".to_owned(),
+                token: None,
+            };
+            assert_eq!(repository.credentials_for(realm), expected, "{registry}, {realm}");
+        }
+    }
+
+    #[test]
+    fn registry_cannot_choose_the_scope_of_a_token() {
+        let service = "s&scope=repository:victim/app:pull,push#";
+        assert_eq!(
+            token_url("https://r.io/token", service, "team/app").expect("a URL"),
+            "https://r.io/token?service=s%26scope%3Drepository%3Avictim%2Fapp%3Apull%2Cpush%23\
+             &scope=repository%3Ateam%2Fapp%3Apull"
+        );
+        for realm in ["https://r.io/token?scope=repository:victim:pull", "https://r.io/token?a#"] {
+            assert!(token_url(realm, "s", "team/app").is_err(), "{realm}");
+        }
     }
 
     #[test]

@@ -116,7 +116,7 @@ fn is_of_metadata(address: IpAddr) -> bool {
 }
 
 /// Returns the host of `HOST:PORT`.
-fn host_of(authority: &str) -> &str {
+pub(super) fn host_of(authority: &str) -> &str {
     match authority.rsplit_once(':') {
         Some((host, port)) if port.chars().all(|c| c.is_ascii_digit()) => host,
         Some(_) | None => authority,

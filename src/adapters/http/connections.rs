@@ -23,17 +23,28 @@ pub(crate) struct ConnectionLimits {
     pub(crate) per_peer: usize,
     /// Timeout for receiving the head of a request. An idle connection ends after it as well.
     pub(crate) head_timeout: Duration,
+    /// Time in which a client may not read its response, beyond the minimum rate.
+    pub(crate) blocked_max: Duration,
 }
 
 impl ConnectionLimits {
     /// Bounds of a server that other computers can reach. A browser opens up to seven connections,
     /// and all of 64 event streams may come through one proxy.
-    pub(crate) const SHARED: Self =
-        Self { total: 512, per_peer: 128, head_timeout: Duration::from_secs(5) };
+    pub(crate) const SHARED: Self = Self {
+        total: 512,
+        per_peer: 128,
+        head_timeout: Duration::from_secs(5),
+        blocked_max: Duration::from_secs(20),
+    };
     /// Bounds of a server for one person: all clients have the same address. Idle connections stay as
-    /// long as at kube-apiserver: a client that calls every few seconds would meet their end.
-    pub(crate) const LOCAL: Self =
-        Self { total: 512, per_peer: 512, head_timeout: Duration::from_secs(90) };
+    /// long as at kube-apiserver: a client that calls every few seconds would meet their end. A client
+    /// that is stopped for a moment continues.
+    pub(crate) const LOCAL: Self = Self {
+        total: 512,
+        per_peer: 512,
+        head_timeout: Duration::from_secs(90),
+        blocked_max: Duration::from_mins(15),
+    };
 }
 
 /// A connection that answers gives way only after this time.
@@ -168,7 +179,7 @@ mod tests {
     use super::*;
 
     const SMALL: ConnectionLimits =
-        ConnectionLimits { total: 4, per_peer: 2, head_timeout: Duration::from_secs(5) };
+        ConnectionLimits { total: 4, per_peer: 2, ..ConnectionLimits::SHARED };
 
     fn peer(n: u8) -> IpAddr {
         [10, 0, 0, n].into()

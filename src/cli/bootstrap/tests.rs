@@ -155,6 +155,38 @@ fn both_formats_have_the_same_resources() {
 }
 
 #[test]
+fn only_the_own_rules_may_send_to_the_queue() {
+    for (format, rules) in [
+        ("cloudformation", ["InterruptionInstanceEventsRule", "InterruptionHealthEventsRule"]),
+        (
+            "terraform",
+            [
+                "${aws_cloudwatch_event_rule.instance_events.arn}",
+                "${aws_cloudwatch_event_rule.health_events.arn}",
+            ],
+        ),
+    ] {
+        let document = template(&["--format", format]);
+        let statements = match format {
+            "terraform" => &document["data"]["aws_iam_policy_document"]["queue"]["statement"],
+            _ => {
+                let policy = &document["Resources"]["InterruptionPolicy"];
+                &policy["Properties"]["PolicyDocument"]["Statement"]
+            }
+        };
+        let texts: Vec<String> =
+            statements.as_array().expect("a list").iter().map(Json::to_string).collect();
+        assert!(texts[0].contains("aws:SourceArn"), "{format}: {}", texts[0]);
+        for rule in rules {
+            assert!(texts[0].contains(rule), "{format}: {}", texts[0]);
+        }
+        let denied = texts.iter().find(|text| text.contains("aws:PrincipalIsAWSService"));
+        let denied = denied.expect("a statement");
+        assert!(denied.contains("\"Deny\"") && denied.contains("\"false\""), "{denied}");
+    }
+}
+
+#[test]
 fn directory_gets_both_formats_unless_one_is_named() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("new/aws");

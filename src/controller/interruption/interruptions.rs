@@ -66,14 +66,24 @@ impl Interruptions {
     }
 
     /// Brings the deadline of a known interruption forward, and returns whether it is known. The
-    /// earlier of two deadlines counts.
+    /// earlier of two deadlines counts. A message that nothing confirms changes no other
+    /// interruption, and gives way to any other.
     pub(super) fn update_deadline(&mut self, record: &InterruptionRecord) -> bool {
         let Some(interruption) = self.all.get_mut(&record.instance) else { return false };
-        let known = interruption.record.deadline;
-        let first = [known, record.deadline].into_iter().flatten().min();
-        if known != first {
-            interruption.record.deadline = first;
-            self.records_version += 1;
+        let known = &mut interruption.record;
+        match (known.is_unconfirmed(), record.is_unconfirmed()) {
+            (false, true) => return true,
+            (true, false) => {
+                *known = InterruptionRecord { member: known.member, ..record.clone() };
+                self.records_version += 1;
+            }
+            (true, true) | (false, false) => {
+                let first = [known.deadline, record.deadline].into_iter().flatten().min();
+                if known.deadline != first {
+                    known.deadline = first;
+                    self.records_version += 1;
+                }
+            }
         }
         true
     }

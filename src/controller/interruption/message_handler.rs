@@ -10,7 +10,7 @@ use super::state_machine::NEAR_DEADLINE;
 use crate::apply::ports::{CordonOutcome, PortError};
 use crate::controller::counters::Counter;
 use crate::controller::event::Effect;
-use crate::controller::interruption_message::InterruptionMessage;
+use crate::controller::interruption_message::{InterruptionMessage, MessageKind};
 use crate::controller::interruption_queue::MESSAGES_MAX;
 use crate::controller::persisted_state::InterruptionRecord;
 use crate::controller::state::ControllerState;
@@ -19,6 +19,9 @@ use crate::model::observed::Instance;
 use crate::model::saturating_time::later;
 use crate::plan::is_managed_member;
 use crate::telemetry::histogram::Measurement;
+
+/// Messages that the observed state of their instance contradicts.
+const CONTRADICTED: Counter = Counter::Messages("contradicted");
 
 /// Owner of an instance.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,6 +34,8 @@ enum Ownership {
     NotOurs,
     /// Not determined by the last observation.
     Unknown,
+    /// Ours, and in a state in which EC2 sends no such message.
+    Contradicted,
 }
 
 impl ControllerState {
@@ -59,16 +64,21 @@ impl ControllerState {
             self.counters.count(Counter::MessagesDeferred);
             return;
         }
+        let deadline = kind.believed_deadline(deadline, self.now);
         let acts = kind.is_termination() || kind.is_hint();
         let mut unhandled = BTreeSet::new();
         for instance in instances.into_iter().filter(|_| acts) {
             let (why, since) = (kind.to_string(), self.now);
-            let ownership = self.ownership_of(&instance);
+            let ownership = self.ownership_for(&why, &instance);
             let member = ownership == Ownership::ManagedGroup;
             let record =
                 InterruptionRecord { instance: instance.clone(), why, since, deadline, member };
             match ownership {
                 Ownership::NotOurs => continue,
+                Ownership::Contradicted => {
+                    self.counters.count(CONTRADICTED);
+                    continue;
+                }
                 // Its group replaces it once it is gone, at an unknown time.
                 Ownership::ManagedGroup if !kind.is_termination() || !record.is_ahead() => continue,
                 Ownership::Ours | Ownership::ManagedGroup if kind.is_termination() => {
@@ -95,10 +105,12 @@ impl ControllerState {
             return;
         };
         let InterruptionMessage { kind, instances, deadline, receipt: _, sent: _ } = message;
+        let deadline = kind.believed_deadline(*deadline, self.now);
         let soon = deadline.is_some_and(|at| at <= later(self.now, NEAR_DEADLINE));
         let applies = kind.is_termination() && soon;
         let ours = |id: &&InstanceId| {
-            matches!(self.ownership_of(id), Ownership::Ours | Ownership::ManagedGroup)
+            let ownership = self.ownership_for(kind.as_str(), id);
+            matches!(ownership, Ownership::Ours | Ownership::ManagedGroup)
         };
         let ours = instances.iter().filter(|id| applies && ours(id));
         for node in
@@ -117,6 +129,25 @@ impl ControllerState {
             // The message comes again within a visibility timeout and needs a current view of the
             // node.
             self.observation.reads.bring_forward(self.now);
+        }
+    }
+
+    /// Returns the owner of an instance that a message of kind `why` names. EC2 contradicts some
+    /// messages: it reclaims no on-demand instance as spot capacity.
+    fn ownership_for(&self, why: &str, instance: &InstanceId) -> Ownership {
+        let ownership = self.ownership_of(instance);
+        let found = self.observation.complete().and_then(|world| world.instances.get(instance));
+        match ownership {
+            Ownership::Ours | Ownership::ManagedGroup
+                if found.is_some_and(|found| !MessageKind::is_possible_for(why, found)) =>
+            {
+                Ownership::Contradicted
+            }
+            Ownership::Ours
+            | Ownership::ManagedGroup
+            | Ownership::NotOurs
+            | Ownership::Unknown
+            | Ownership::Contradicted => ownership,
         }
     }
 
@@ -171,7 +202,10 @@ impl ControllerState {
     /// Begins terminations of the instances that a complete observation now shows as ours.
     pub(in crate::controller) fn resolve_unknown_instances(&mut self) {
         for record in self.interruptions.messages.resolve_at(self.observation.number) {
-            let ownership = self.ownership_of(&record.instance);
+            let ownership = self.ownership_for(&record.why, &record.instance);
+            if ownership == Ownership::Contradicted {
+                self.counters.count(CONTRADICTED);
+            }
             let record =
                 InterruptionRecord { member: ownership == Ownership::ManagedGroup, ..record };
             match ownership {
@@ -188,12 +222,14 @@ impl ControllerState {
                 | Ownership::ManagedGroup
                 | Ownership::NotOurs
                 | Ownership::Unknown
+                | Ownership::Contradicted
                     if self.interruptions.all.contains_key(&record.instance) => {}
                 // An instance that still runs was not terminated, or runs again.
                 Ownership::Ours
                 | Ownership::ManagedGroup
                 | Ownership::NotOurs
-                | Ownership::Unknown => {
+                | Ownership::Unknown
+                | Ownership::Contradicted => {
                     self.interruptions.messages.mark_handled(&record.instance);
                 }
             }

@@ -117,6 +117,8 @@ pub(super) struct StepContext {
     pub(super) is_observation_newer: bool,
     /// True while an apply drains the instance.
     pub(super) is_drained_by_apply: bool,
+    /// True while too many nodes are drained because of messages that nothing confirms.
+    pub(super) is_held: bool,
     /// Number of the next observation to start.
     pub(super) next_observation: u64,
 }
@@ -317,13 +319,26 @@ impl Interruption {
         is_broken(&self.record.why)
     }
 
-    /// Returns when the instance is terminated with its remaining pods: once a deadline that lay
-    /// ahead at receipt has passed by any clock. Pods have until EC2 terminates it by its own
-    /// clock. A deadline already past at receipt comes from a late message and says nothing about
-    /// now.
-    fn forced_termination_at(&self) -> Option<Timestamp> {
+    /// Returns when a deadline that lay ahead at receipt has passed by any clock. One that was past
+    /// at receipt comes from a late message and says nothing about now.
+    fn external_end(&self) -> Option<Timestamp> {
         let ahead = self.record.deadline.filter(|_| self.record.is_ahead());
         ahead.map(|deadline| later(deadline, CLOCK_SKEW_MAX))
+    }
+
+    /// Returns when the instance is terminated with its remaining pods. A message that nothing
+    /// confirms terminates no pod: if it is true, EC2 ends the instance itself.
+    fn forced_termination_at(&self) -> Option<Timestamp> {
+        self.external_end().filter(|_| !self.record.is_unconfirmed())
+    }
+
+    /// Returns when a drain since that time is abandoned with pods left, unless it ends by force.
+    fn abandoned_at(&self, since: Timestamp) -> Option<Timestamp> {
+        match self.external_end() {
+            Some(_) if self.forced_termination_at().is_some() => None,
+            Some(end) => Some(later(end, RECLAIM_TIMEOUT)),
+            None => Some(later(since, DRAIN_TIMEOUT)),
+        }
     }
 
     /// Returns the latest start of evictions, whether or not the replacement is there. Returns
@@ -385,6 +400,7 @@ impl Interruption {
             is_observation_trusted,
             is_observation_newer,
             is_drained_by_apply,
+            is_held,
             next_observation,
         } = context;
         if self.drain_abandoned {
@@ -438,9 +454,8 @@ impl Interruption {
             Progress::Replacing { .. } => {
                 // A partial observation shows neither the pods on the node nor their replacements.
                 let latest = self.latest_eviction_start(is_observation_trusted);
-                if (is_replaced && is_observation_trusted)
-                    || latest.is_some_and(|latest| now >= latest)
-                {
+                let is_due = latest.is_some_and(|latest| now >= latest);
+                if !is_held && (is_due || (is_replaced && is_observation_trusted)) {
                     let drain = Drain { since: now, empty_since: None };
                     self.advance(Progress::Draining(drain), now);
                     if node.is_none() {
@@ -466,7 +481,7 @@ impl Interruption {
         effects: &mut Vec<Effect>,
     ) -> Transition {
         let NodeSnapshot { node, is_observation_trusted, is_drained_by_apply } = snapshot;
-        if self.forced_termination_at().is_some_and(|at| now >= later(at, RECLAIM_TIMEOUT)) {
+        if self.external_end().is_some_and(|at| now >= later(at, RECLAIM_TIMEOUT)) {
             // EC2 did not terminate the instance, or the instance runs again.
             return self.abandon_drain(now);
         }
@@ -510,8 +525,8 @@ impl Interruption {
             self.progress = Progress::Draining(drain);
         }
         if self.record.member {
-            let forgotten =
-                self.forced_termination_at().is_none_or(|at| now >= later(at, RECLAIM_TIMEOUT));
+            let end = self.external_end();
+            let forgotten = end.is_none_or(|at| now >= later(at, RECLAIM_TIMEOUT));
             if forgotten && !is_drained_by_apply {
                 return self.abandon_drain(now);
             }
@@ -528,10 +543,7 @@ impl Interruption {
             }
             return Transition::Continue;
         }
-        if self.forced_termination_at().is_none()
-            && !is_drained_by_apply
-            && now >= later(drain.since, DRAIN_TIMEOUT)
-        {
+        if self.abandoned_at(drain.since).is_some_and(|at| now >= at) && !is_drained_by_apply {
             return self.abandon_drain(now);
         }
         // EC2 terminates the instance in a moment: eviction order no longer helps other pods.

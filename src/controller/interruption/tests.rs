@@ -41,6 +41,10 @@ fn lost(to_apply: bool) -> Event {
 #[test]
 fn lease_held_by_apply_cordons_only_own_urgent_nodes() {
     let mut harness = ControllerHarness::started();
+    let mut seen = world(1);
+    let found = seen.instances.get_mut(&InstanceId::from("i-1")).expect("it");
+    found.reservation = Some("cr-1".into());
+    harness.observe(1, seen);
     assert_eq!(harness.step_at(1, lost(true)), [""; 0]);
     assert!(harness.state().accepts_messages() && harness.state().status().is_lease_held_by_apply);
     let cordons = ["cordons without lease node-of-i-1 uid-of-i-1"];
@@ -242,6 +246,34 @@ fn observation_during_cordon_does_not_prove_node_empty() {
             all.extend(harness.step_at(n, shows_cordoned(n)));
         }
         assert!(all.contains(&"ends i-1".to_owned()), "{all:?}");
+    }
+}
+
+#[test]
+fn messages_that_the_instance_contradicts_are_counted_and_change_nothing() {
+    use crate::model::market::CapacityType;
+    for (kind, capacity_type) in [
+        (MessageKind::SpotInterruption, CapacityType::OnDemand),
+        (MessageKind::SpotInterruption, CapacityType::Reserved),
+        (MessageKind::Reservation, CapacityType::OnDemand),
+        (MessageKind::Reservation, CapacityType::Spot),
+    ] {
+        let mut seen = world(2);
+        let found = seen.instances.get_mut(&InstanceId::from("i-1")).expect("it");
+        found.capacity_type = capacity_type;
+        let mut harness = ControllerHarness::leading();
+        harness.observe(2, seen.clone());
+        let done = harness.interrupt(3, kind.clone(), &["i-1"], Some(120));
+        assert_eq!(done, ["takes off r"], "{kind} {capacity_type}");
+        assert!(harness.state().interruptions.instances().is_empty(), "{kind} {capacity_type}");
+        let counted = harness.state().counters.get(&Counter::Messages("contradicted"));
+        assert_eq!(counted, 1, "{kind} {capacity_type}");
+        // Nor is its node cordoned while an apply holds the lease.
+        let mut harness = ControllerHarness::started();
+        harness.observe(1, seen);
+        harness.step_at(1, lost(true));
+        let done = harness.interrupt(2, kind.clone(), &["i-1"], Some(120));
+        assert_eq!(done, [""; 0], "{kind} {capacity_type}");
     }
 }
 

@@ -222,6 +222,24 @@ fn instance_without_a_node_is_replaced_after_one_minute() {
 }
 
 #[test]
+fn instance_that_never_joined_needs_a_proof_of_its_launch() {
+    use crate::testing::world::managed_instance;
+    let replaced = |tags: &[(&str, &str)]| {
+        let mut harness = ControllerHarness::leading();
+        let half_an_hour = Some(SignedDuration::from_mins(30));
+        harness.edit_revision(|revision| revision.controller.repair_after = half_an_hour);
+        for minutes in 0..45 {
+            let seconds = 2 + minutes * 60;
+            let instance = managed_instance("i-3", "c").with_tags(tags);
+            harness.observe(seconds, world(seconds).with_instance(instance));
+        }
+        harness.state().interruptions.instances()
+    };
+    assert_eq!(replaced(&[]), [].into(), "anyone can write our tags");
+    assert_eq!(replaced(&[(tag::FLEET, "fleet-1")]), ["i-3".into()].into());
+}
+
+#[test]
 fn repair_counts_as_removal_and_interruption_does_not() {
     for (why, counts) in [
         (NOT_READY, 1),

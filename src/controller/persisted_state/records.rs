@@ -125,6 +125,12 @@ impl InterruptionRecord {
         self.deadline.is_some_and(|deadline| deadline > self.since)
     }
 
+    /// Returns whether only a message says that the instance terminates. EC2 shows no state that
+    /// confirms a scheduled event, and anyone who may send to the queue can name one.
+    pub(in crate::controller) fn is_unconfirmed(&self) -> bool {
+        self.why == MessageKind::Health.as_str()
+    }
+
     /// Returns whether the message is only a reason to observe the instance.
     pub(in crate::controller) fn is_hint(&self) -> bool {
         self.why == MessageKind::StateChange.as_str()

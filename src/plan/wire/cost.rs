@@ -32,6 +32,9 @@ pub struct Cost {
     pub consolidation_potential: Option<ConsolidationPotential>,
     /// Source of the prices.
     pub prices: PriceSource,
+    /// Cost at list prices; absent unless node overlays change a price of the plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list: Option<ListCost>,
     /// Number of nodes with an estimated price.
     pub estimated: u32,
     /// Number of nodes with an unknown price, which count as zero.
@@ -42,6 +45,17 @@ pub struct Cost {
     /// Breakdown of the cost, and the items that it includes.
     #[serde(default, skip_serializing_if = "CostBreakdown::is_empty")]
     pub breakdown: CostBreakdown,
+}
+
+/// Cost at list prices, without the prices that node overlays state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ListCost {
+    /// Price per hour of the running fleet.
+    pub hourly_before: MicroUsd,
+    /// Price per hour after the apply.
+    pub hourly_after: MicroUsd,
+    /// Names of the overlays that change a price of the plan.
+    pub overlays: Vec<String>,
 }
 
 /// Saving of a change that the plan does not make.

@@ -55,6 +55,7 @@ pub(super) fn cost(
         gap_percent: percent_above(after, lower_bound),
         consolidation_potential: explain.iter().find_map(consolidation_potential),
         prices: prices.clone(),
+        list: None,
         estimated: uncertain.estimated,
         unpriced: uncertain.unpriced,
         fargate: None,

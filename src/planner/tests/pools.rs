@@ -299,8 +299,16 @@ fn overlay_price_applies_and_is_reported() {
     assert_eq!(types(&plan), ["m5.large"]);
     assert_eq!(plan.capacity.cost.hourly_after, MicroUsd(48_000));
     assert_eq!(plan.capacity.explain[0].overlays, ["deal"]);
+    // A budget policy judges list prices: the change that it judges may hold the overlay.
+    let list = plan.capacity.cost.list.as_ref().expect("an overlay changes a price");
+    assert_eq!((list.hourly_before, list.hourly_after), (MicroUsd::ZERO, MicroUsd(96_000)));
+    assert_eq!(list.overlays, ["deal"]);
+    let included = plan.capacity.cost.breakdown.included.join("; ");
+    assert!(included.contains("prices adjusted by NodeOverlay deal"), "{included}");
     apply_and_check(&mut scenario);
-    assert_eq!(scenario.plan().capacity.cost.hourly_before, MicroUsd(48_000));
+    let cost = scenario.plan().capacity.cost;
+    assert_eq!(cost.hourly_before, MicroUsd(48_000));
+    assert_eq!(cost.list.map(|list| list.hourly_before), Some(MicroUsd(96_000)));
 }
 
 #[test]

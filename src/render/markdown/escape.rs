@@ -9,7 +9,7 @@ use crate::render::text_page::{escape, shorten};
 ///
 /// Markdown punctuation becomes an entity. GitHub decodes entities before it looks for people and
 /// issues, so an invisible empty comment follows `@` and `#`. The same protects the dot of a web
-/// server name.
+/// server name, and the hyphen of an issue such as `GH-26`.
 pub fn prose(text: &str, width: usize) -> String {
     let short = shorten(text, width);
     let mut safe = String::with_capacity(short.len() + 16);
@@ -18,9 +18,15 @@ pub fn prose(text: &str, width: usize) -> String {
     let mut before = [' '; 3];
     while let Some(c) = rest.next() {
         let is_www = before.iter().all(|c| c.eq_ignore_ascii_case(&'w'));
+        let [first, g, h] = before;
+        let is_issue = !first.is_ascii_alphanumeric()
+            && g.eq_ignore_ascii_case(&'g')
+            && h.eq_ignore_ascii_case(&'h')
+            && rest.peek().is_some_and(char::is_ascii_digit);
         before = [before[1], before[2], c];
         match c {
             '.' if is_www => safe.push_str("<!-- -->."),
+            '-' if is_issue => safe.push_str("-<!-- -->"),
             // A colon starts a URL only before a slash.
             ':' if rest.peek() != Some(&'/') => safe.push(':'),
             '<' => safe.push_str("&lt;"),
@@ -81,6 +87,9 @@ mod tests {
             ("https://x.y", "https&#58;//x.y"),
             ("www.evil.example", "www<!-- -->.evil.example"),
             ("see WWW.evil", "see WWW<!-- -->.evil"),
+            ("fixes GH-26", "fixes GH-<!-- -->26"),
+            ("gh-26 (Gh-7)", "gh-<!-- -->26 (Gh-<!-- -->7)"),
+            ("high-2 gh-x", "high-2 gh-x"),
         ] {
             assert_eq!(prose(hostile, 80), shown);
         }

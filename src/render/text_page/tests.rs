@@ -14,9 +14,24 @@ fn terminal_controls_are_escaped() {
         ("a\u{200b}b\u{feff}\u{ad}", "a\\u{200b}b\\u{feff}\\u{ad}"),
         ("\u{2028}\u{2029}", "\\u{2028}\\u{2029}"),
         ("\u{e0041}\u{e000}", "\\u{e0041}\\u{e000}"),
+        ("fixes #1 and #2 # x", "fixes #1 and #2 # x"),
+        ("x ##[set-env name=A]b", "x #\\u{23}[set-env name=A]b"),
+        ("##vso[task.x]y\n", "#\\u{23}vso[task.x]y\\n"),
+        (" ::stop-commands::x", " \\u{3a}:stop-commands::x"),
+        ("::/0", "::/0"),
+        ("####[x", "#\\u{23}\\u{23}\\u{23}[x"),
+        ("#\u{301}#[x", "#\u{301}\\u{23}[x"),
+        ("#\u{200b}#[x", "#\\u{200b}#[x"),
     ] {
         assert_eq!(escape(hostile), shown, "{hostile:?}");
     }
+}
+
+#[test]
+fn adjacent_spans_form_no_command() {
+    let mut page = TextPage::new(&TextStyle::default());
+    page.line([plain("a#"), StyledText::new("#[set-env name=A]b", Tone::Faint)]);
+    assert_eq!(page.finish(), "a#\\u{23}[set-env name=A]b\n");
 }
 
 #[test]

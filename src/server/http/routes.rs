@@ -4,9 +4,11 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use hyper::body::Bytes;
 use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response};
 
+use super::bodies::BodySource;
 use super::{PageSource, ServerState, request_form, webhook};
 use crate::adapters::http::{
     RequestBody, ResponseBody, header_values, is_loopback_host, response, without_port,
@@ -77,7 +79,9 @@ async fn route(state: &ServerState, request: Request<RequestBody>) -> Response<R
         }
         "/readyz" => health(&crate::server::readiness(&status)),
         "/metrics" => {
-            response(200, metrics::CONTENT_TYPE, ResponseBody::full(metrics::metrics(&status)))
+            let source = BodySource { status: Arc::downgrade(&status), ..BodySource::default() };
+            let body = state.bodies.get("/metrics", source, || metrics::metrics(&status));
+            shared(metrics::CONTENT_TYPE, body)
         }
         "/events" => match state.event_stream() {
             Some(events) => response(200, "text/event-stream", ResponseBody::Stream(events)),
@@ -85,7 +89,12 @@ async fn route(state: &ServerState, request: Request<RequestBody>) -> Response<R
         },
         "/" => status_page(state, &status),
         "/plan.json" => match &status.plan {
-            Some(current) => response(200, JSON, ResponseBody::full(current.plan.to_output_json())),
+            Some(current) => {
+                let plan = Arc::downgrade(&current.plan);
+                let source = BodySource { plan, ..BodySource::default() };
+                let body = state.bodies.get("/plan.json", source, || current.plan.to_output_json());
+                shared(JSON, body)
+            }
             None => text(404, "no plan was made yet\n"),
         },
         // Browsers request it with every response that is not a page.
@@ -114,14 +123,19 @@ fn leader_hint(state: &ServerState, led_by: Option<&str>) -> String {
     }
 }
 
-fn status_page(state: &ServerState, status: &Status) -> Response<ResponseBody> {
+fn status_page(state: &ServerState, status: &Arc<Status>) -> Response<ResponseBody> {
     let forecast = state.config.forecast.borrow().clone();
+    let source = BodySource {
+        status: Arc::downgrade(status),
+        forecast: forecast.as_ref().map(Arc::downgrade).unwrap_or_default(),
+        ..BodySource::default()
+    };
     let page = page::StatusPage {
         status,
         forecast: forecast.as_deref(),
         kind: state.config.source.kind(),
     };
-    let mut answer = response(200, HTML, ResponseBody::full(page::page(&page)));
+    let mut answer = shared(HTML, state.bodies.get("/", source, || page::page(&page)));
     if let Ok(policy) = HeaderValue::from_str(&page::policy()) {
         answer.headers_mut().insert(HeaderName::from_static("content-security-policy"), policy);
     }
@@ -138,6 +152,14 @@ fn is_allowed_host(host: &str, is_local: bool, names: &[String]) -> bool {
         address.parse::<IpAddr>().is_ok() || is_service || !name.is_empty() && !name.contains('.')
     };
     is_loopback_host(name) || names.iter().any(|own| own == name) || !is_local && of_cluster()
+}
+
+/// Returns a response with a body that other responses share.
+fn shared(content_type: &'static str, body: Option<Bytes>) -> Response<ResponseBody> {
+    match body {
+        Some(body) => response(200, content_type, ResponseBody::full(body)),
+        None => text(503, "clients that read slowly hold too much memory; retry later\n"),
+    }
 }
 
 fn health(health: &ProbeResult) -> Response<ResponseBody> {

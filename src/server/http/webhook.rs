@@ -15,11 +15,12 @@
 //!
 //! Invariants:
 //! - The sender is authenticated first, in constant time and against every secret.
-//! - Memory is bounded.
+//! - Memory is bounded: a body is hashed as it arrives and is not stored.
 //! - A replay causes at most one more read of the repository, and hinted reads have a minimum
 //!   interval.
 
 use std::collections::VecDeque;
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ use std::time::{Duration, Instant};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::Request;
+use hyper::body::{Body, Bytes};
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName};
 use sha2::Sha256;
 use tokio::sync::mpsc;
@@ -103,21 +105,47 @@ impl WebhookSecrets {
         Ok(Self(lines.into_iter().map(|line| line.as_bytes().to_vec()).collect()))
     }
 
-    /// Returns true if `claim` was made with one of the secrets.
-    fn verify(&self, body: &[u8], claim: &Claim) -> bool {
-        match claim {
-            Claim::Signature(signature) => self.has_signed(body, signature),
-            Claim::Token(signature) => self.has_signed(TOKEN_TEXT, signature),
+    /// Begins the verification of a claim.
+    fn verification(&self, claim: Claim) -> Verification {
+        let macs = self.0.iter().filter_map(|secret| Hmac::<Sha256>::new_from_slice(secret).ok());
+        Verification { macs: macs.collect(), claim }
+    }
+}
+
+/// The verification of a claim while the body arrives.
+struct Verification {
+    /// HMAC with each secret.
+    macs: Vec<Hmac<Sha256>>,
+    claim: Claim,
+}
+
+impl Verification {
+    /// Adds the next part of the body.
+    fn update(&mut self, part: &[u8]) {
+        if let Claim::Signature(_) = self.claim {
+            for mac in &mut self.macs {
+                mac.update(part);
+            }
         }
     }
 
-    /// Returns true if one of the secrets signed `body`. The time does not depend on the result.
-    fn has_signed(&self, body: &[u8], signature: &Signature) -> bool {
-        self.0.iter().fold(false, |found, secret| {
-            let verified = Hmac::<Sha256>::new_from_slice(secret)
-                .is_ok_and(|mac| mac.chain_update(body).verify_slice(signature).is_ok());
+    /// Returns the claim if it was made with one of the secrets. The time does not depend on the
+    /// result.
+    fn verified(mut self) -> Option<Claim> {
+        let signature = match &self.claim {
+            Claim::Signature(signature) => signature,
+            Claim::Token(signature) => {
+                for mac in &mut self.macs {
+                    mac.update(TOKEN_TEXT);
+                }
+                signature
+            }
+        };
+        let is_valid = self.macs.into_iter().fold(false, |found, mac| {
+            let verified = mac.verify_slice(signature).is_ok();
             found | verified
-        })
+        });
+        is_valid.then_some(self.claim)
     }
 }
 
@@ -167,15 +195,16 @@ pub(super) async fn handle_webhook(
         // The body of an unsigned request is not read.
         Err((code, why)) => return (code, format!("{why}\n")),
     };
-    let body = Limited::new(body, BODY_BYTES_MAX).collect();
-    let body = match tokio::time::timeout(BODY_TIMEOUT, body).await {
-        Ok(Ok(body)) => body.to_bytes(),
-        Ok(Err(_)) => return (413, format!("a webhook has at most {BODY_BYTES_MAX} bytes\n")),
+    let mut verification = hook.secrets.verification(claim);
+    let received = receive(body, |part| verification.update(part));
+    match tokio::time::timeout(BODY_TIMEOUT, received).await {
+        Ok(true) => {}
+        Ok(false) => return (413, format!("a webhook has at most {BODY_BYTES_MAX} bytes\n")),
         Err(_) => return (408, "timeout while receiving the webhook\n".to_owned()),
-    };
-    if !hook.secrets.verify(&body, &claim) {
-        return (401, "the signature or the token matches no configured secret\n".to_owned());
     }
+    let Some(claim) = verification.verified() else {
+        return (401, "the signature or the token matches no configured secret\n".to_owned());
+    };
     // A token is the same in every delivery.
     if let Claim::Signature(signature) = claim
         && !known.borrow_mut().insert(signature, Instant::now())
@@ -193,6 +222,21 @@ pub(super) async fn handle_webhook(
     }
     let answer = if is_of(&PINGS) { "pong\n" } else { "event ignored\n" };
     (200, answer.to_owned())
+}
+
+/// Passes the parts of a body on as they arrive. Returns false if it is too long or ends early.
+async fn receive<B: Body<Data = Bytes> + Unpin>(body: B, mut take: impl FnMut(&[u8])) -> bool
+where
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let mut body = Limited::new(body, BODY_BYTES_MAX);
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return false };
+        if let Some(part) = frame.data_ref() {
+            take(part);
+        }
+    }
+    true
 }
 
 /// Returns the claim of the sender, or the status code and text of the error.
@@ -229,6 +273,11 @@ fn claim_of(headers: &HeaderMap) -> Result<Claim, (u16, &'static str)> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use hyper::body::Frame;
+
     use super::*;
 
     fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
@@ -238,22 +287,27 @@ mod tests {
         all.iter().map(pair).collect()
     }
 
+    fn verify(secrets: &WebhookSecrets, body: &[u8], claim: Claim) -> bool {
+        let mut verification = secrets.verification(claim);
+        verification.update(body);
+        verification.verified().is_some()
+    }
+
     /// The example of GitHub's documentation.
     const EXAMPLE: &str = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
 
     #[test]
     fn github_example_verifies_with_its_secret_only() {
         let all = headers(&[("x-hub-signature-256", EXAMPLE), ("x-github-delivery", "a-1")]);
-        let signature = claim_of(&all).expect("a signature");
+        let signed = |secrets: &WebhookSecrets, body: &[u8]| {
+            verify(secrets, body, claim_of(&all).expect("a signature"))
+        };
         let of = |text: &str| WebhookSecrets::parse(text).expect("secrets");
         let secret = "It's a Secret to Everybody";
-        assert!(of(secret).verify(b"Hello, World!", &signature));
-        assert!(
-            of(&format!("the one that was before\n{secret}\n"))
-                .verify(b"Hello, World!", &signature)
-        );
-        assert!(!of("It's a Secret to everybody").verify(b"Hello, World!", &signature));
-        assert!(!of(secret).verify(b"Hello, world!", &signature));
+        assert!(signed(&of(secret), b"Hello, World!"));
+        assert!(signed(&of(&format!("the one that was before\n{secret}\n")), b"Hello, World!"));
+        assert!(!signed(&of("It's a Secret to everybody"), b"Hello, World!"));
+        assert!(!signed(&of(secret), b"Hello, world!"));
         assert!(!format!("{:?}", of(secret)).contains("Everybody"), "it is never shown");
     }
 
@@ -276,9 +330,45 @@ mod tests {
         ] {
             let claim = claim_of(&headers(&[(name, value)]));
             let secrets = WebhookSecrets::parse(secret).expect("a secret");
-            let found = claim.is_ok_and(|claim| secrets.verify(b"Hello, World!", &claim));
+            let found = claim.is_ok_and(|claim| verify(&secrets, b"Hello, World!", claim));
             assert_eq!(found, is_valid, "{name}: {value}");
         }
+    }
+
+    /// A body in parts, such as those of a connection.
+    struct Parts(VecDeque<Bytes>);
+
+    impl Body for Parts {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+            Poll::Ready(self.get_mut().0.pop_front().map(|part| Ok(Frame::data(part))))
+        }
+    }
+
+    #[test]
+    fn body_is_verified_in_parts_and_not_stored() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let all = headers(&[("x-hub-signature-256", EXAMPLE), ("x-github-delivery", "a-1")]);
+        let secrets = WebhookSecrets::parse("It's a Secret to Everybody").expect("a secret");
+        let mut verification = secrets.verification(claim_of(&all).expect("a signature"));
+        let parts = ["Hello", ", ", "World!"].map(|part| Bytes::from_static(part.as_bytes()));
+        let mut taken = Vec::new();
+        let received = receive(Parts(parts.into()), |part| {
+            taken.push(part.len());
+            verification.update(part);
+        });
+        assert!(runtime.block_on(received));
+        assert_eq!(taken, [5, 2, 6], "each part is taken when it arrives");
+        assert!(verification.verified().is_some());
+        let long = std::iter::repeat_n(Bytes::from_static(&[0; 1 << 10]), 1_025).collect();
+        let mut most = 0;
+        assert!(!runtime.block_on(receive(Parts(long), |part| most += part.len())));
+        assert_eq!(most, BODY_BYTES_MAX);
     }
 
     #[test]

@@ -124,6 +124,14 @@ fn applied_changes_are_shown_by_standby_and_after_restart() {
 fn interrupted_instance_is_replaced_before_acknowledgment() {
     let Some(moto) = Moto::start() else { return };
     let fixture = ControllerFixture::new("controller", Some(moto));
+    // EC2 sends warnings about spot instances only.
+    fixture.edit("pools.yaml", "values: [on-demand]", "values: [spot]");
+    fixture.aws.edit_additions(|additions| {
+        for zone in ["us-east-1a", "us-east-1b"] {
+            let offering = ("m5.large".to_owned(), zone.to_owned());
+            drop(additions.spot.insert(offering, "0.0300".to_owned()));
+        }
+    });
     runtime().block_on(async {
         let moto = fixture.moto.as_ref().expect("it runs");
         let template = include_str!("../../../deploy/aws/queue.yaml");

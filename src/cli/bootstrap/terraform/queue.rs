@@ -9,6 +9,12 @@ use super::{ACCOUNT, Blocks, policy_document};
 /// Address of the queue.
 pub(super) const QUEUE: &str = "aws_sqs_queue.interruptions";
 
+/// Type of the rules.
+const RULE: &str = "aws_cloudwatch_event_rule";
+
+/// End of the identifiers of rules in the template.
+const RULE_SUFFIX: &str = "Rule";
+
 /// Adds the resources that `deploy/aws/queue.yaml` declares, with the same properties.
 pub(super) fn add(setup: &Setup, data: &mut Blocks, resources: &mut Blocks) {
     for (id, resource) in &setup.queue {
@@ -40,18 +46,18 @@ pub(super) fn add(setup: &Setup, data: &mut Blocks, resources: &mut Blocks) {
 }
 
 fn add_rule(id: &str, properties: &Json, resources: &mut Blocks) {
-    let name = snake_case(id.trim_end_matches("Rule"));
+    let name = rule_name(id);
     let rule = json!({ "event_pattern": properties["EventPattern"].to_string() });
     let targets = properties["Targets"].as_array().map(Vec::as_slice).unwrap_or_default();
     for target in targets {
         let block = json!({
-            "rule": format!("${{aws_cloudwatch_event_rule.{name}.name}}"),
+            "rule": format!("${{{RULE}.{name}.name}}"),
             "target_id": target["Id"],
             "arn": target["Arn"],
         });
         resources.add("aws_cloudwatch_event_target", name.clone(), block);
     }
-    resources.add("aws_cloudwatch_event_rule", name, rule);
+    resources.add(RULE, name, rule);
 }
 
 /// Returns the expression of Terraform for a reference within the template of the queue.
@@ -66,8 +72,14 @@ fn reference(reference: &Json) -> Option<Json> {
     } else if *reference == account {
         Some(ACCOUNT.account.into())
     } else {
-        None
+        let id = reference["Fn::GetAtt"][0].as_str().filter(|id| id.ends_with(RULE_SUFFIX))?;
+        Some(format!("${{{RULE}.{}.arn}}", rule_name(id)).into())
     }
+}
+
+/// Returns the name of the rule that the template of the queue calls `id`.
+fn rule_name(id: &str) -> String {
+    snake_case(id.trim_end_matches(RULE_SUFFIX))
 }
 
 /// Returns `InstanceEvents` as `instance_events`.

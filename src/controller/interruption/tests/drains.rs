@@ -40,6 +40,7 @@ fn step_with_pod(
         is_observation_trusted: true,
         is_observation_newer: true,
         is_drained_by_apply: drained,
+        is_held: false,
         next_observation: 2,
     };
     let mut effects = Vec::new();
@@ -60,7 +61,16 @@ fn drains_at(minutes: i64, deadline: Option<i64>, blocked: bool) -> bool {
 fn drains_by(minutes: i64, deadline: Option<i64>, wait: EvictionWait, observed: bool) -> bool {
     let deadline = deadline.map(|minutes| at(60 * minutes));
     let progress = Progress::Replacing { wait };
-    let mut interruption = Interruption { progress, ..drains(deadline) };
+    drains_in_step(Interruption { progress, ..drains(deadline) }, minutes, observed, false)
+}
+
+/// Returns whether a step after this many minutes begins to evict.
+fn drains_in_step(
+    mut interruption: Interruption,
+    minutes: i64,
+    observed: bool,
+    is_held: bool,
+) -> bool {
     let node = with_a_drain(0).nodes.remove(&NodeName::from("node-of-i-1")).expect("it");
     let node = Node { annotations: BTreeMap::new(), ..node };
     let context = StepContext {
@@ -70,6 +80,7 @@ fn drains_by(minutes: i64, deadline: Option<i64>, wait: EvictionWait, observed: 
         is_observation_trusted: observed,
         is_observation_newer: true,
         is_drained_by_apply: false,
+        is_held,
         next_observation: 2,
     };
     interruption.step(
@@ -218,6 +229,7 @@ fn instance_terminates_after_volumes_detach_or_time_out() {
             is_observation_trusted: true,
             is_observation_newer: true,
             is_drained_by_apply: false,
+            is_held: false,
             next_observation: 2,
         };
         let mut effects = Vec::new();
@@ -246,6 +258,7 @@ fn instance_of_a_deleted_node_is_terminated_once_replaced() {
                 is_observation_trusted: true,
                 is_observation_newer: true,
                 is_drained_by_apply: false,
+                is_held: false,
                 next_observation: 2,
             };
             let mut effects = Vec::new();
@@ -339,6 +352,51 @@ fn abandoned_drain_keeps_a_foreign_cordon() {
     ));
     let (transition, effects) = step_with_pod(&mut interruption, 17, &node, false);
     assert!(matches!(transition, Transition::Finished) && effects.is_empty(), "{effects:?}");
+}
+
+#[test]
+fn announced_event_terminates_no_instance_with_pods() {
+    let node = with_a_drain(0).nodes.remove(&NodeName::from("node-of-i-1")).expect("it");
+    let ends_at = |why: &str, minutes: i64| {
+        let mut interruption = drains(Some(at(60 * 60)));
+        interruption.record.why = why.to_owned();
+        let (transition, effects) = step_with_pod(&mut interruption, minutes, &node, false);
+        let ends = effects.iter().any(|effect| matches!(effect, Effect::Terminate { .. }));
+        (ends, matches!(transition, Transition::DrainAbandoned))
+    };
+    // Any sender can name a deadline; EC2 ends the instance itself if it is true.
+    assert_eq!(ends_at("health", 70), (false, false));
+    assert_eq!(ends_at("health", 96), (false, true), "EC2 did not take it");
+    assert_eq!(ends_at("spot-interruption", 70), (true, false));
+}
+
+#[test]
+fn announced_events_drain_few_nodes_at_once() {
+    let progress = Progress::Replacing { wait: EvictionWait::Launches { since: at(0) } };
+    let waiting = || Interruption { progress, ..drains(None) };
+    assert!(drains_in_step(waiting(), 10, true, false));
+    assert!(!drains_in_step(waiting(), 10, true, true), "it is held");
+    let mut harness = ControllerHarness::leading();
+    harness.observe(2, world(2));
+    harness.modify(|state| {
+        state.interruptions.insert(waiting());
+        let is_held = |state: &ControllerState| state.is_drain_held(&"i-1".into(), &world(2));
+        for n in 2..5 {
+            assert!(!is_held(state), "{n}");
+            let mut other = drains(None);
+            other.record.instance = format!("i-{n}").as_str().into();
+            state.interruptions.insert(other);
+        }
+        assert!(is_held(state), "three of them are drained");
+        // A message of EC2 about a spot instance counts at once.
+        let why = "spot-interruption".to_owned();
+        let record = InterruptionRecord { why, deadline: Some(at(120)), ..waiting().record };
+        state.begin_interruption(record.clone(), 1);
+        assert!(!is_held(state));
+        let forged = InterruptionRecord { deadline: Some(at(60)), ..waiting().record };
+        state.begin_interruption(forged, 1);
+        assert_eq!(state.interruptions.all[&InstanceId::from("i-1")].record, record);
+    });
 }
 
 #[test]

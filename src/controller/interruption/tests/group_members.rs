@@ -102,13 +102,13 @@ fn release_group(harness: &mut ControllerHarness) {
 #[test]
 fn released_group_member_is_uncordoned() {
     let two_weeks = 14 * 86_400;
-    for (what, within, expected) in [
-        ("it has two weeks", two_weeks, &["uncordons node-of-i-9"][..]),
+    for (what, kind, within, expected) in [
+        ("it has two weeks", MessageKind::Health, two_weeks, &["uncordons node-of-i-9"][..]),
         // A pod that came to it now would be evicted at once.
-        ("EC2 terminates it in a moment", 120, &[]),
+        ("EC2 terminates it in a moment", MessageKind::SpotInterruption, 120, &[]),
     ] {
         let mut harness = manages(true);
-        harness.interrupt(3, MessageKind::SpotInterruption, &["i-9"], Some(within));
+        harness.interrupt(3, kind, &["i-9"], Some(within));
         harness.finish_saving(3);
         let end = Ok(CordonOutcome::Written);
         harness.step_at(4, Event::Cordoned { instance: "i-9".into(), result: end });

@@ -21,7 +21,12 @@ fn world_with_pod(seconds: i64, cordoned: bool) -> Event {
 fn interrupted(within: Option<i64>) -> ControllerHarness {
     let mut harness = ControllerHarness::leading();
     harness.step_at(2, world_with_pod(2, false));
-    harness.interrupt(3, MessageKind::Health, &["i-1"], within);
+    // Only a warning about a spot instance is that near.
+    let kind = match within {
+        Some(..=120) => MessageKind::SpotInterruption,
+        Some(_) | None => MessageKind::Health,
+    };
+    harness.interrupt(3, kind, &["i-1"], within);
     harness.finish_saving(3);
     harness.step_at(4, cordoned(CordonOutcome::Written));
     harness
