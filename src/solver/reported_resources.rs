@@ -468,7 +468,7 @@ mod tests {
         };
         let hardware = Catalog::load(&"us-east-1".into(), &[]).expect("known region");
         let has_gpu = |kind: &crate::catalog::InstanceType| {
-            kind.has_accelerator && kind.extended.contains_key(&"nvidia.com/gpu".into())
+            kind.has_accelerator && kind.extended.contains_key("nvidia.com/gpu")
         };
         assert!(hardware.types.values().any(has_gpu));
         assert_eq!(stored(gpus), formulas, "GPUs of another type");
