@@ -75,6 +75,11 @@ use crate::plan::{Plan, RevalidatedPlan};
 use preconditions::Exceptions;
 use wave_plan::WaveWork;
 
+/// Time after which an apply begins no further batch. Credentials of CI jobs last one hour.
+const BATCHES_BEGIN_WITHIN: SignedDuration = SignedDuration::from_mins(40);
+
+const LATE_BATCH: &str = "earlier batches took 40 minutes; plan once more";
+
 /// Ports that an apply uses.
 #[derive(Debug)]
 pub struct Ports<'a, C, K, T> {
@@ -305,10 +310,15 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Carries out the waves in order. A wave of removals ends a batch.
     async fn carry_out(&mut self, mut waves: Vec<WaveWork<'_>>) {
         let has_batches = waves.iter().filter(|wave| wave.step() == WaveStep::Retire).count() > 1;
+        let last_begin = self.deadline(BATCHES_BEGIN_WITHIN);
         let (mut begin, mut index, mut blocker) = (0, 0, None);
         while index < waves.len() {
             if has_batches && index == begin {
-                blocker = self.batch_blocker(&mut waves, index).await;
+                blocker = if self.now() > last_begin {
+                    Some(LATE_BATCH.to_owned())
+                } else {
+                    self.batch_blocker(&mut waves, index).await
+                };
             }
             let wave = &waves[index];
             let dropped = &self.exceptions.dropped;

@@ -218,24 +218,29 @@ impl Replan for BlockAt {
     }
 }
 
-/// A planner during whose call EC2 reclaims an instance.
-struct ReclaimAt<'w> {
+/// A planner during whose call the world changes.
+struct ChangeAt<'w> {
     call: usize,
     calls: Cell<usize>,
-    world: &'w World,
-    instance: InstanceId,
+    change: Box<dyn Fn() + 'w>,
 }
 
-impl std::fmt::Debug for ReclaimAt<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ReclaimAt")
+impl<'w> ChangeAt<'w> {
+    fn new(call: usize, change: impl Fn() + 'w) -> Self {
+        Self { call, calls: Cell::default(), change: Box::new(change) }
     }
 }
 
-impl Replan for ReclaimAt<'_> {
+impl std::fmt::Debug for ChangeAt<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ChangeAt")
+    }
+}
+
+impl Replan for ChangeAt<'_> {
     fn replan<'r>(&'r self, plan: &'r Plan, _: &'r Observed) -> Replanned<'r> {
         if self.calls.replace(self.calls.get() + 1) == self.call {
-            self.world.reclaim_instance(&self.instance);
+            (self.change)();
         }
         Box::pin(std::future::ready(RevalidatedPlan::as_approved(plan.clone())))
     }
@@ -376,12 +381,27 @@ fn node_of_a_later_batch_that_ends_meanwhile_stops_nothing() {
         let ending = plan.resource_changes.iter().find(is_ending).expect("a row");
         let before = ending.change.before.as_ref().expect("it runs");
         let instance = before.instance_id.clone().expect("known");
-        let calls = Cell::default();
-        let replan = ReclaimAt { call, calls, world: &world, instance };
+        let replan = ChangeAt::new(call, || world.reclaim_instance(&instance));
         let settings = ApplySettings { replan: &replan, ..settings() };
         let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
         assert_eq!(receipt.verdict, ApplyStatus::Applied, "call {call}: {receipt:#?}");
         assert!(replan.calls.get() > call, "call {call}");
         assert_replaced(&world, 8, 8, &format!("reclaimed at call {call}"));
     }
+}
+
+#[test]
+fn no_batch_begins_after_forty_minutes() {
+    let (world, plan) = replacement(8, 8);
+    // The fourth replan judges the launches of the second batch.
+    let settle = || world.settle(MINUTE * 41).expect("kept in memory");
+    let replan = ChangeAt::new(3, settle);
+    let settings = ApplySettings { replan: &replan, ..settings() };
+    let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+    assert_eq!(receipt.verdict, ApplyStatus::Partly);
+    for (key, step) in [("n06", WaveStep::Launch), ("o07", WaveStep::Retire)] {
+        let skipped = outcome(&receipt, key, step);
+        assert!(matches!(skipped, Outcome::Skipped { why } if why.contains("40 minutes")));
+    }
+    assert_eq!((keys(&world, 'o'), keys(&world, 'n').len()), (vec!["o06".into(), "o07".into()], 6));
 }
