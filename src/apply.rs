@@ -23,6 +23,7 @@ pub mod adr_0021 {}
 
 pub mod adoption;
 mod auto_scaling_group;
+mod batch_check;
 mod closed_batch;
 pub(crate) mod concurrent;
 mod drain;
@@ -38,6 +39,7 @@ pub mod ports;
 pub(crate) mod pre_terminate_check;
 mod preconditions;
 mod receipt;
+mod replacement_batches;
 mod retirement_state;
 mod revert_launches;
 mod termination_grace;
@@ -72,6 +74,11 @@ use crate::plan::wire::WaveStep;
 use crate::plan::{Plan, RevalidatedPlan};
 use preconditions::Exceptions;
 use wave_plan::WaveWork;
+
+/// Time after which an apply begins no further batch. Credentials of CI jobs last one hour.
+const BATCHES_BEGIN_WITHIN: SignedDuration = SignedDuration::from_mins(40);
+
+const LATE_BATCH: &str = "earlier batches took 40 minutes; plan once more";
 
 /// Ports that an apply uses.
 #[derive(Debug)]
@@ -265,22 +272,11 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     run.emit(None, Step::Checked { dropped: run.exceptions.dropped.len() });
     run.open_left_closed(&waves).await;
     run.uncordon_stale(&waves).await;
-    for wave in &waves {
-        let dropped = &run.exceptions.dropped;
-        let changes = wave.addresses().filter(|address| !dropped.contains_key(*address));
-        run.emit(None, Step::Wave { step: wave.step(), changes: changes.count() });
-        match wave {
-            WaveWork::Launch(launches) => run.launch_wave(launches).await,
-            WaveWork::Retire(retires) => {
-                let blocker = run.removal_blocker().await;
-                run.retire_wave(retires, blocker.as_deref()).await;
-                if blocker.is_some() {
-                    run.revert_launches(&waves).await;
-                }
-            }
-        }
-        run.observation = None;
+    // The controller plans beside its applies, and counts on all launches from the start.
+    if settings.opened_by != OpenedBy::Controller {
+        waves = replacement_batches::in_batches(plan, waves);
     }
+    run.carry_out(waves).await;
     Ok(run.into_receipt(started_at))
 }
 
@@ -311,6 +307,41 @@ struct Run<'a, C, K, T> {
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
+    /// Carries out the waves in order. A wave of removals ends a batch.
+    async fn carry_out(&mut self, mut waves: Vec<WaveWork<'_>>) {
+        let has_batches = waves.iter().filter(|wave| wave.step() == WaveStep::Retire).count() > 1;
+        let last_begin = self.deadline(BATCHES_BEGIN_WITHIN);
+        let (mut begin, mut index, mut blocker) = (0, 0, None);
+        while index < waves.len() {
+            if has_batches && index == begin {
+                blocker = if self.now() > last_begin {
+                    Some(LATE_BATCH.to_owned())
+                } else {
+                    self.batch_blocker(&mut waves, index).await
+                };
+            }
+            let wave = &waves[index];
+            let dropped = &self.exceptions.dropped;
+            let changes = wave.addresses().filter(|address| !dropped.contains_key(*address));
+            self.emit(None, Step::Wave { step: wave.step(), changes: changes.count() });
+            match wave {
+                WaveWork::Launch(launches) => {
+                    self.launch_wave(launches, blocker.as_deref()).await;
+                }
+                WaveWork::Retire(retires) => {
+                    if blocker.is_none() {
+                        blocker = self.removal_blocker(&waves[..=index]).await;
+                    }
+                    self.retire_wave(retires, blocker.as_deref()).await;
+                    self.revert_launches(&waves[begin..=index]).await;
+                    (begin, blocker) = (index + 1, None);
+                }
+            }
+            self.observation = None;
+            index += 1;
+        }
+    }
+
     fn now(&self) -> Timestamp {
         self.ports.clock.now()
     }
@@ -323,22 +354,6 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Observes the cluster; returns `None` if a source could not be read in full.
     async fn observe_complete(&self) -> Option<Observed> {
         Some(self.observe().await).filter(Observed::is_complete)
-    }
-
-    /// Plans again after the first write, because a pod that arrived on a node to remove may fit
-    /// nowhere else. Returns the reason why the nodes must stay, if any.
-    async fn removal_blocker(&mut self) -> Option<String> {
-        if self.observation.is_some() || self.settings.is_interrupted() {
-            return None;
-        }
-        let Some(observed) = self.observe_with_retries().await else {
-            return Some("the live state cannot be read".to_owned());
-        };
-        let replanned = self.settings.replan.replan(self.plan, &observed).await;
-        let RevalidatedPlan { blocked_removal, frozen, current, .. } = replanned;
-        self.ports.clock.yield_now().await;
-        let errors = current.errored.then(|| "its inputs have errors now".to_owned());
-        blocked_removal.or(frozen).or(errors)
     }
 
     /// Observes the cluster with a limited number of retries.

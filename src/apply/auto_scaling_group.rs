@@ -10,7 +10,7 @@ use crate::apply::ports::{Clock, Cloud, Cluster, PortError};
 use crate::model::ids::{Address, GroupName, InstanceId};
 use crate::model::observed::{Instance, Observed};
 use crate::model::saturating_time::later;
-use crate::plan::wire::WaveStep;
+use crate::plan::wire::{Action, WaveStep};
 
 /// Members of a group that the plan keeps.
 pub(super) struct RemainingMembers<'p> {
@@ -174,7 +174,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             return Vec::new();
         }
         let observed = self.observe_with_retries().await;
-        let retiring: BTreeSet<&InstanceId> = retires.iter().map(|work| work.instance).collect();
+        // A member of a later batch may end before its removal.
+        let rows = self.plan.resource_changes.iter();
+        let removed = rows.filter(|row| row.change.actions.contains(&Action::Delete));
+        let removed = removed.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref());
+        let retiring: BTreeSet<&InstanceId> = removed.collect();
         let remaining = |(group, address): (&'p GroupName, &'p Address)| {
             let members = observed.as_ref().map(|observed| {
                 let stay = observed.members(group).filter(|member| !retiring.contains(&member.id));

@@ -147,8 +147,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let remaining = self.remaining_members(retires).await;
         let mut retirements = Vec::new();
         for work in retires {
-            let skipped = blocker.map(|reason| Outcome::Skipped { why: reason.to_owned() });
-            match self.skip_outcome(work).or(skipped) {
+            match self.skip_outcome(work, blocker) {
                 Some(outcome) => self.finish_retirement(work, outcome),
                 None => {
                     retirements.push(Retiring {
@@ -191,9 +190,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     }
 
     /// Returns the outcome of a change that must not start, if any.
-    fn skip_outcome(&self, work: &RetireWork<'_>) -> Option<Outcome> {
+    pub(super) fn skip_outcome(
+        &self,
+        work: &RetireWork<'_>,
+        blocker: Option<&str>,
+    ) -> Option<Outcome> {
         if let Some(why) = self.exceptions.dropped.get(work.address) {
             return Some(Outcome::Dropped { why: why.clone() });
+        }
+        if let Some(why) = blocker {
+            return Some(Outcome::Skipped { why: why.to_owned() });
         }
         let failed = |change: &&super::ChangeOutcome| {
             change.step == WaveStep::Launch && !change.outcome.is_settled()
@@ -205,8 +211,17 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 || self.groups.get(&change.address).copied() == work.group
         };
         let outcomes = self.outcomes.borrow();
-        let cause = outcomes.iter().filter(failed).find(is_related)?;
-        Some(Outcome::Skipped { why: format!("`{}` did not become Ready", cause.address) })
+        let cause = outcomes.iter().filter(failed).rfind(is_related)?;
+        let why = match &cause.outcome {
+            Outcome::Skipped { why } => why.clone(),
+            Outcome::Done
+            | Outcome::AlreadyDone
+            | Outcome::Dropped { .. }
+            | Outcome::Abandoned { .. }
+            | Outcome::Continues { .. }
+            | Outcome::Failed { .. } => format!("`{}` did not become Ready", cause.address),
+        };
+        Some(Outcome::Skipped { why })
     }
 
     fn finish_retirement(&self, work: &RetireWork<'_>, outcome: Outcome) {

@@ -94,16 +94,20 @@ enum BootState {
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
-    /// Launches every missing instance of the wave, and waits until their nodes are Ready.
-    pub(super) async fn launch_wave(&mut self, launches: &[LaunchWork<'_>]) {
+    /// Launches every missing instance of the wave, and waits until their nodes are Ready. If
+    /// `blocker` is set, no instance is launched.
+    pub(super) async fn launch_wave(&mut self, launches: &[LaunchWork<'_>], blocker: Option<&str>) {
         let observed = match self.observation.take().filter(Observed::is_complete) {
             Some(observation) => Some(observation),
             None => self.observe_with_retries().await,
         };
         let without_group = launches.iter().filter(|work| work.group.is_none());
         let (run, observation) = (&*self, observed.as_ref());
+        let unfinished = self.unfinished_replacements();
         let works = without_group.map(|work| -> Pin<Box<dyn Future<Output = _>>> {
-            Box::pin(run.find_or_launch(work, observation))
+            let group = run.groups.get(work.address);
+            let stopped = group.and_then(|group| unfinished.get(group)).map(String::as_str);
+            Box::pin(run.find_or_launch(work, observation, blocker.or(stopped)))
         });
         let launched = run_concurrently(works, CONCURRENT_LAUNCHES_MAX).await;
         let mut booting: Vec<Booting<'_, '_>> = launched.into_iter().flatten().collect();
@@ -118,11 +122,25 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Finds the instance of a change, or launches it. Returns `None` if the change has ended.
+    /// Returns the replacement groups of which an earlier batch did not finish, each with the reason to
+    /// launch nothing more.
+    fn unfinished_replacements(&self) -> BTreeMap<&str, String> {
+        let outcomes = self.outcomes.borrow();
+        let unfinished = outcomes.iter().filter(|change| !change.outcome.is_settled());
+        let of_group = unfinished.filter_map(|change| {
+            let why = format!("`{}` of an earlier batch did not finish", change.address);
+            Some((*self.groups.get(&change.address)?, why))
+        });
+        of_group.collect()
+    }
+
+    /// Finds the instance of a change, or launches it unless there is a `blocker`. Returns `None` if
+    /// the change has ended.
     async fn find_or_launch<'w, 'p>(
         &self,
         work: &'w LaunchWork<'p>,
         observed: Option<&Observed>,
+        blocker: Option<&str>,
     ) -> Option<Booting<'w, 'p>> {
         let bound = self.settings.bounds.ready;
         let outcome = match (self.exceptions.dropped.get(work.address), observed) {
@@ -143,13 +161,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     let item = Booting::new(work, instance, Outcome::AlreadyDone, deadline);
                     return Some(Booting { launched, ..item });
                 }
-                match self.launch(work, ended.len()).await {
-                    Ok((instance, launched)) => {
-                        let deadline = self.deadline(bound);
-                        let item = Booting::new(work, instance, Outcome::Done, deadline);
-                        return Some(Booting { launched, ..item });
-                    }
-                    Err(why) => Outcome::Failed { why },
+                match blocker {
+                    Some(why) => Outcome::Skipped { why: why.to_owned() },
+                    None => match self.launch(work, ended.len()).await {
+                        Ok((instance, launched)) => {
+                            let deadline = self.deadline(bound);
+                            let item = Booting::new(work, instance, Outcome::Done, deadline);
+                            return Some(Booting { launched, ..item });
+                        }
+                        Err(why) => Outcome::Failed { why },
+                    },
                 }
             }
         };

@@ -1,5 +1,5 @@
 //! Termination of launched instances that are not used: they are not Ready in time, or the removals
-//! that they were launched for did not start.
+//! that they were launched for did not finish.
 //!
 //! A registered node may become Ready at any time. It is cordoned first, and the next observation
 //! decides. One observation serves all nodes, because it reads the whole cluster.

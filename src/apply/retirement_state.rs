@@ -57,6 +57,14 @@ pub(super) fn retirement_state<'o>(
     }
 }
 
+/// Returns true if the instance of a node to retire has ended, or is terminating.
+pub(super) fn has_ended(work: &RetireWork<'_>, observed: &Observed) -> bool {
+    match retirement_state(work, observed) {
+        RetirementState::Absent | RetirementState::Terminating => true,
+        RetirementState::Approved(_) | RetirementState::Changed(_) => false,
+    }
+}
+
 /// Returns a text about a workload with more replicas than planned, if any.
 pub(super) fn excess_replicas(work: &RetireWork<'_>, observed: &Observed) -> Option<String> {
     work.max_replicas.iter().find_map(|(id, most)| {

@@ -1,35 +1,42 @@
-//! Takes back the launches of an exchange whose removals did not start.
+//! Terminates the unused launches of a batch whose removals did not finish.
 //!
-//! The instances to remove stay, so their replacements have nothing to do. Invariant: an instance is
-//! terminated only if its node was observed without pods after its cordon, and no pod is pending.
+//! The nodes to remove stay, so their replacements have nothing to do. Invariant: an instance is
+//! terminated only if its node was observed without pods after its cordon, and no pod waits for a
+//! node.
 
 use std::collections::BTreeSet;
 
 use super::launch::Booting;
 use super::launch_timeout::is_unused;
-use super::nomination::is_pending;
-use super::receipt::Outcome;
-use super::wave_plan::WaveWork;
+use super::nomination::waits_for_node;
+use super::receipt::{ChangeOutcome, Outcome};
+use super::retirement_state::has_ended;
+use super::wave_plan::{RetireWork, WaveWork};
 use super::{OpenedBy, Run};
 use crate::apply::ports::{Clock, Cloud, Cluster};
 use crate::model::ids::Address;
 use crate::plan::wire::WaveStep;
 
-/// Text of the outcome of a launch that was taken back.
-const REVERTED: &str = "its removals did not start, so it was terminated again";
+/// Text of the outcome of a terminated launch.
+const REVERTED: &str = "its removals did not finish, so the unused instance was terminated";
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
-    /// Terminates the unused instances that this apply launched in exchange for the nodes that stay.
-    /// A controller decides in its next plan instead.
-    pub(super) async fn revert_launches(&mut self, waves: &[WaveWork<'_>]) {
+    /// Terminates the unused instances of a batch that were launched for nodes that stay. A
+    /// controller decides in its next plan instead.
+    pub(super) async fn revert_launches(&mut self, batch: &[WaveWork<'_>]) {
         if self.settings.opened_by == OpenedBy::Controller || self.settings.is_interrupted() {
             return;
         }
-        let Some(observed) = self.observe_with_retries().await else { return };
-        if observed.pods.iter().any(|pod| is_pending(pod) && !pod.is_node_bound()) {
+        let mut staying = self.unfinished_removals(batch);
+        if staying.is_empty() {
             return;
         }
-        let mut unused = self.launches_of_removals(waves);
+        let Some(observed) = self.observe_with_retries().await else { return };
+        if observed.pods.iter().any(|pod| waits_for_node(pod, &observed) && !pod.is_node_bound()) {
+            return;
+        }
+        staying.retain(|work| !has_ended(work, &observed));
+        let mut unused = self.launches_for(batch, &staying);
         unused.retain(|item| is_unused(item, &observed));
         let taken: BTreeSet<&Address> = unused.iter().map(|item| item.work.address).collect();
         self.outcomes
@@ -44,41 +51,57 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Returns the instances that this apply launched in the groups of its removals.
-    fn launches_of_removals<'w, 'p>(&self, waves: &'w [WaveWork<'p>]) -> Vec<Booting<'w, 'p>> {
-        let mut removed: BTreeSet<&Address> = BTreeSet::new();
-        let mut groups: BTreeSet<&str> = BTreeSet::new();
-        let mut launches = Vec::new();
-        for wave in waves {
-            match wave {
-                WaveWork::Launch(works) => launches.extend(works),
-                WaveWork::Retire(works) => {
-                    removed.extend(works.iter().map(|work| work.address));
-                    groups.extend(works.iter().filter_map(|work| work.group));
+    /// Returns the outcome of a step, if it has ended.
+    fn ended(&self, address: &Address, step: WaveStep) -> Option<ChangeOutcome> {
+        let outcomes = self.outcomes.borrow();
+        outcomes.iter().find(|change| change.step == step && change.address == *address).cloned()
+    }
+
+    /// Returns the removals of a batch that did not finish. A drain that the next apply continues
+    /// retains the launches of its group.
+    fn unfinished_removals<'w, 'p>(&self, batch: &'w [WaveWork<'p>]) -> Vec<&'w RetireWork<'p>> {
+        let (mut unfinished, mut continued) = (Vec::new(), BTreeSet::new());
+        for wave in batch {
+            let WaveWork::Retire(works) = wave else { continue };
+            for work in works {
+                let ended = self.ended(work.address, WaveStep::Retire);
+                match ended.map(|change| change.outcome) {
+                    Some(Outcome::Continues { .. }) => continued.extend(work.group),
+                    Some(outcome) if !outcome.is_settled() => unfinished.push(work),
+                    Some(_) | None => {}
                 }
             }
         }
-        let outcomes = self.outcomes.borrow();
-        let launched = |address: &Address| {
-            let mut done = outcomes.iter().filter(|change| {
-                change.step == WaveStep::Launch
-                    && change.address == *address
-                    && change.outcome == Outcome::Done
-            });
-            done.next().and_then(|change| change.instance_id.clone())
-        };
-        let is_exchanged = |address: &Address| {
-            removed.contains(address)
-                || self.groups.get(address).is_some_and(|group| groups.contains(group))
+        unfinished.retain(|work| work.group.is_none_or(|group| !continued.contains(group)));
+        unfinished
+    }
+
+    /// Returns the instances that the plan launched for these removals.
+    fn launches_for<'w, 'p>(
+        &self,
+        batch: &'w [WaveWork<'p>],
+        removals: &[&RetireWork<'_>],
+    ) -> Vec<Booting<'w, 'p>> {
+        let is_for = |address: &Address| {
+            let group = self.groups.get(address).copied();
+            removals
+                .iter()
+                .any(|work| work.address == address || work.group.is_some() && work.group == group)
         };
         let deadline = self.deadline(self.settings.bounds.ready);
-        let exchanged =
-            launches.into_iter().filter(|work| work.group.is_none() && is_exchanged(work.address));
-        exchanged
-            .filter_map(|work| {
-                let instance = launched(work.address)?;
-                Some(Booting::new(work, instance, Outcome::Done, deadline))
-            })
-            .collect()
+        let mut launched = Vec::new();
+        for wave in batch {
+            let WaveWork::Launch(works) = wave else { continue };
+            for work in works.iter().filter(|work| work.group.is_none() && is_for(work.address)) {
+                let ended = self.ended(work.address, WaveStep::Launch);
+                let Some(ChangeOutcome { instance_id: Some(instance), outcome, .. }) = ended else {
+                    continue;
+                };
+                if matches!(outcome, Outcome::Done | Outcome::AlreadyDone) {
+                    launched.push(Booting::new(work, instance, Outcome::Done, deadline));
+                }
+            }
+        }
+        launched
     }
 }

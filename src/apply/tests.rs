@@ -1,5 +1,6 @@
 //! Tests of applies without obstacles, and helpers of the other tests.
 
+mod batches;
 mod capacity;
 mod cordons;
 mod crashes;
@@ -13,9 +14,12 @@ mod preconditions;
 mod steering;
 mod termination_grace;
 
+use std::collections::BTreeSet;
+
 use jiff::SignedDuration;
 
 use super::*;
+use crate::apply::ports::LaunchOutcome;
 use crate::model::ids::WorkloadKind;
 use crate::model::observed::{Instance, Node, PodPhase, tag};
 use crate::plan::change_id;
@@ -55,14 +59,25 @@ fn writes(world: &World) -> Vec<PortCall> {
     world.calls().into_iter().filter(|call| !is_setup(call)).collect()
 }
 
-/// Asserts that no change launched twice, and that only approved objects were written.
+/// Returns the nodes of active instances that are cordoned. A terminating instance takes no pods.
+fn cordoned(world: &World) -> Vec<Node> {
+    let Observed { nodes, instances, .. } = world.observed();
+    let is_active = |node: &Node| {
+        let instance = node.instance.as_ref().and_then(|id| instances.get(id));
+        instance.is_some_and(Instance::is_active)
+    };
+    nodes.into_values().filter(|node| node.unschedulable && is_active(node)).collect()
+}
+
+/// Asserts that no change has two instances, and that only approved objects were written. Launches
+/// may have been taken back.
 fn assert_only_approved_writes(world: &World, plan: &Plan) {
     let observed = world.observed();
     let changes: Vec<String> = ["1", "2", "3"]
         .map(|key| change_id(&plan.capacity.plan_id, &address(key)).to_string())
         .into();
     for change in &changes {
-        let carries = |i: &&Instance| i.tags.get(tag::CHANGE) == Some(change);
+        let carries = |i: &&Instance| i.is_active() && i.tags.get(tag::CHANGE) == Some(change);
         assert!(observed.instances.values().filter(carries).count() <= 1, "launched twice");
     }
     let instance_and_node = |name: &NodeState| (name.instance_id.clone(), name.node.clone());
@@ -71,15 +86,27 @@ fn assert_only_approved_writes(world: &World, plan: &Plan) {
         .iter()
         .filter_map(|row| row.change.before.as_ref().map(instance_and_node))
         .collect();
+    let mut launched = BTreeSet::new();
     for call in writes(world) {
         match call {
-            PortCall::Launch { request, .. } => {
+            PortCall::Launch { request, outcome, .. } => {
                 assert!(changes.contains(&request.tags[tag::CHANGE]));
+                if let Some(LaunchOutcome::Launched(instance)) = outcome {
+                    launched.insert(instance.id);
+                }
             }
             PortCall::Terminate { instance, .. } => {
-                assert!(allowed.iter().any(|(id, _)| id.as_ref() == Some(&instance)));
+                let is_removed = allowed.iter().any(|(id, _)| id.as_ref() == Some(&instance));
+                assert!(is_removed || launched.contains(&instance));
             }
-            PortCall::Cordon { node, .. } | PortCall::DeleteNode { node, .. } => {
+            PortCall::Cordon { node, .. } => {
+                let is_removed = allowed.iter().any(|(_, name)| name.as_ref() == Some(&node));
+                let instance = observed.nodes.get(&node).map(|node| node.instance.as_ref());
+                let is_launched =
+                    |id: Option<&InstanceId>| id.is_some_and(|i| launched.contains(i));
+                assert!(is_removed || instance.is_none_or(is_launched));
+            }
+            PortCall::DeleteNode { node, .. } => {
                 assert!(allowed.iter().any(|(_, name)| name.as_ref() == Some(&node)));
             }
             PortCall::Open { node, .. } => {

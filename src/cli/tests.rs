@@ -1,5 +1,6 @@
 pub(super) mod manifests;
 mod printed_urls;
+mod replacement_batches;
 mod unreadable_state;
 
 use std::cell::RefCell;

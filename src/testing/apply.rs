@@ -27,7 +27,7 @@ use crate::plan::{Plan, RevalidatedPlan, WithdrawnOffering, change_id};
 use crate::simulator::{Delivery, World};
 
 /// Launches a managed instance with this key, as an earlier plan would.
-fn running(world: &World, key: &str) -> InstanceId {
+pub(crate) fn running(world: &World, key: &str) -> InstanceId {
     let mut request = request(&format!("earlier-{key}"));
     request.tags.insert(tag::KEY.into(), key.into());
     request.tags.insert(tag::CHANGE.into(), format!("earlier-{key}"));

@@ -23,7 +23,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleetwright::apply::EarlierLaunch;
 use fleetwright::controller::{Effect, InterruptionStatus, PersistedState, Status};
 use fleetwright::model::desired::{ApplyConditions, ControllerSettings};
-use fleetwright::model::ids::{Address, ChangeId, InstanceId, NodeName, PlanId, WorkloadId};
+use fleetwright::model::ids::{
+    Address, ChangeId, InstanceId, NodeName, PlanId, WorkloadId, WorkloadKey, workload_key,
+};
 use fleetwright::model::observed::{Completeness, Instance, Node, Observed, tag};
 use fleetwright::plan::wire::{Amount, ExplainRow, Reason, ResourceChange, RetireReason, WaveStep};
 use fleetwright::plan::{Plan, change_id};
@@ -296,12 +298,13 @@ impl InvariantChecks {
         self.drains.entry(plan.capacity.plan_id.clone()).or_default();
         let launched: Vec<&ResourceChange> = rows(plan, WaveStep::Launch).collect();
         let plan_id = &plan.capacity.plan_id;
-        let groups: BTreeMap<_, _> = plan
-            .capacity
-            .explain
+        let explained: BTreeMap<_, _> =
+            plan.capacity.explain.iter().map(|row| (&row.address, row)).collect();
+        let groups: BTreeMap<_, _> = explained
             .iter()
-            .filter_map(|row| Some((&row.address, row.group.as_deref()?)))
+            .filter_map(|(address, row)| Some((*address, row.group.as_deref()?)))
             .collect();
+        let places = places(plan);
         let unit = |row: &ResourceChange| {
             let group = groups.get(&row.address).copied();
             format!("{plan_id} {}", group.unwrap_or(row.address.as_str()))
@@ -318,9 +321,15 @@ impl InvariantChecks {
             let alternatives = plan.capacity.alternatives.iter();
             let alternatives = alternatives.filter(|of| of.address == row.address);
             let alternatives = alternatives.flat_map(|of| of.offerings.clone()).collect();
-            let (unit, plan) = (unit(row), plan_id.clone());
-            let launch =
-                ApprovedLaunch { unit, plan, begun: self.applied_plans, waits, node, alternatives };
+            let launch = ApprovedLaunch {
+                unit: unit(row),
+                plan: plan_id.clone(),
+                begun: self.applied_plans,
+                waits,
+                node,
+                alternatives,
+                pods: places.get(&row.address).cloned().unwrap_or_default(),
+            };
             self.approved.insert(change(&row.address), launch);
         }
         for row in rows(plan, WaveStep::Retire) {
@@ -336,7 +345,10 @@ impl InvariantChecks {
             let row_of = |row: &ResourceChange| (plan_id.clone(), row.address.clone());
             let after = after.map(|row| (change(&row.address), row_of(row))).collect();
             self.drains.entry(plan_id.clone()).or_default().insert(id.clone());
-            self.planned_removals.insert(id, PlannedRemoval { unit: unit(row), after });
+            let pods = explained.get(&row.address).map(|row| (*row.pods_before).clone());
+            let pods = pods.unwrap_or_default();
+            let removal = PlannedRemoval { row: row.address.clone(), unit: unit(row), after, pods };
+            self.planned_removals.insert(id, removal);
         }
     }
 
@@ -526,6 +538,16 @@ impl InvariantChecks {
 fn changes_of(instances: &[Instance]) -> impl Iterator<Item = ChangeId> {
     let tags = instances.iter().filter_map(|instance| instance.tags.get(tag::CHANGE));
     tags.map(|change| ChangeId::from(change.as_str()))
+}
+
+/// Returns the number of pods by workload that a plan places on each node.
+fn places(plan: &Plan) -> BTreeMap<&Address, BTreeMap<WorkloadKey, u32>> {
+    let mut places: BTreeMap<&Address, BTreeMap<WorkloadKey, u32>> = BTreeMap::new();
+    for row in &plan.capacity.placements {
+        let on = places.entry(&row.address).or_default();
+        *on.entry(workload_key(&row.workload).into()).or_insert(0) += row.pods;
+    }
+    places
 }
 
 fn rows(plan: &Plan, step: WaveStep) -> impl Iterator<Item = &ResourceChange> {

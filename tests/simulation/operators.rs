@@ -88,7 +88,7 @@ impl Operators {
         let seconds = |n: u64| SignedDuration::from_secs(i64::try_from(n).unwrap_or(0));
         let fate = match self.random.below(3) {
             0 => ApplyFate::Completes,
-            1 => ApplyFate::Crashes(seconds(1 + self.random.below(120))),
+            1 => ApplyFate::Crashes(seconds(1 + self.random.below(600))),
             _ => return self.merge = None,
         };
         let begins = now.checked_add(seconds(10 + self.random.below(150)));

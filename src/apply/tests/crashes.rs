@@ -31,8 +31,9 @@ fn same_plan_finishes_after_any_fault_at_any_write() {
             assert_eq!(receipt.verdict, ApplyStatus::Applied, "{fault:?} at {at}: {receipt:#?}");
             assert_eq!(active(&world), planned_fleet(&plan), "{fault:?} at {at}");
             assert_only_approved_writes(&world, &plan);
-            let observed = world.observed();
-            assert!(observed.nodes.values().all(|n| n.ready && !n.unschedulable));
+            assert!(cordoned(&world).is_empty());
+            world.settle(MINUTE * 5).expect("kept in memory");
+            assert!(world.observed().nodes.values().all(|n| n.ready && !n.unschedulable));
             at += 1;
         }
         assert!(
@@ -81,16 +82,8 @@ fn each_attempt_has_its_own_valid_client_token() {
 
 #[test]
 fn next_run_uncordons_the_kept_nodes_of_a_crashed_run() {
-    // Only active instances count: a terminating instance takes no more pods.
-    let cordoned = |world: &World| {
-        let Observed { nodes, instances, .. } = world.observed();
-        let is_active = |node: &Node| {
-            let instance = node.instance.as_ref().and_then(|id| instances.get(id));
-            instance.is_some_and(Instance::is_active)
-        };
-        let all = nodes.into_values().filter(|node| node.unschedulable && is_active(node));
-        all.map(|node| node.name).collect::<Vec<_>>()
-    };
+    let cordoned =
+        |world: &World| -> Vec<_> { cordoned(world).into_iter().map(|node| node.name).collect() };
     let (mut at, mut found) = (0, 0);
     loop {
         let world = fleet();

@@ -26,11 +26,12 @@ fn blocked_drain_is_reverted_at_its_timeout() {
             "{outcome:?}"
         );
     }
-    let observed = world.observed();
-    assert!(observed.nodes.values().all(|node| !node.unschedulable));
-    assert!(observed.nodes.values().all(|node| node.annotations.is_empty()));
+    assert!(cordoned(&world).is_empty());
     let bounds = Bounds::default();
     assert!(world.now().duration_since(began) < bounds.drain + bounds.ready);
+    world.settle(MINUTE * 5).expect("kept in memory");
+    let observed = world.observed();
+    assert!(observed.nodes.values().all(|node| node.annotations.is_empty()));
     assert_eq!(pods(&world, "api").iter().filter(|pod| pod.terminating).count(), 0);
     world.deliver(&workloads(6)).expect("kept in memory");
     assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied, "the same plan finishes");
@@ -174,7 +175,7 @@ fn do_not_disrupt_pod_keeps_its_node() {
         matches!(kept, Outcome::Abandoned { why } if why.contains("must not be disrupted now")),
         "{kept:?}"
     );
-    assert!(world.observed().nodes.values().all(|node| !node.unschedulable));
+    assert!(cordoned(&world).is_empty());
     assert!(!writes(&world).iter().any(|call| matches!(call, PortCall::Evict { .. })));
 }
 

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::super::*;
 use crate::model::ids::InstanceTypeName;
 use crate::model::observed::Group;
-use crate::plan::wire::{Condition, GroupSize, NodeState, ResourceChange};
+use crate::model::reason::KeepReason;
+use crate::plan::wire::{Condition, ExplainRow, GroupSize, NodeState, Reason, ResourceChange};
 use crate::simulator::{OfferingOutage, PortCall, World};
 use crate::testing::apply::{Fault, FaultyPorts, all, apply_over, new_node, old_node, settings};
 use crate::testing::plan::instance_address;
@@ -27,6 +28,11 @@ fn raises(world: &World) -> usize {
     world.calls().iter().filter(|call| matches!(call, PortCall::RaiseGroup { .. })).count()
 }
 
+fn size(desired: u32) -> NodeState {
+    let group = GroupSize { name: Some(NAME.into()), min: 1, max: 5, desired };
+    NodeState { group: Some(group), ..NodeState::empty() }
+}
+
 /// Returns a plan that adds `more` members and then retires one of the two old members.
 fn plan(world: &World, more: u32) -> Plan {
     let observed = world.observed();
@@ -35,10 +41,6 @@ fn plan(world: &World, more: u32) -> Plan {
     let [retired, kept] = <[NodeState; 2]>::try_from(old.collect::<Vec<_>>()).expect("two members");
     let keys: Vec<String> = (2..2 + more).map(|key| key.to_string()).collect();
     let new = || in_pool(new_node("eu-west-1a"));
-    let size = |desired| {
-        let group = GroupSize { name: Some(NAME.into()), min: 1, max: 5, desired };
-        NodeState { group: Some(group), ..NodeState::empty() }
-    };
     let mut plan = Plan::unchanged(&observed)
         .with_rows([
             ResourceChange::removal("batch", "0", retired),
@@ -140,4 +142,63 @@ fn group_resized_by_another_client_is_stale() {
         matches!(&refused, ApplyError::Stale(failed) if failed[0].found == "5 members"),
         "{refused}"
     );
+}
+
+/// Returns a plan that replaces all members but the first by instances, in two batches.
+fn replacement(world: &World) -> Plan {
+    let observed = world.observed();
+    let explain = |address: Address, launches: bool| {
+        let mut row = ExplainRow::new(address, Reason::Keep { because: KeepReason::NotOurs });
+        row.group = Some("r0".to_owned());
+        let pods = [("web/Deployment/api".into(), 1)].into();
+        if launches {
+            row.pods = pods
+        } else {
+            row.pods_before = pods
+        }
+        row
+    };
+    let mut plan = Plan::unchanged(&observed);
+    let (mut launched, mut removed) = (Vec::new(), Vec::new());
+    for (key, member) in members(world).iter().enumerate() {
+        let state = NodeState { pool: Some("batch".into()), ..old_node(&observed, member) };
+        let key = key.to_string();
+        if key == "0" {
+            plan = plan.with_rows([ResourceChange::retained("batch", &key, state)]);
+            continue;
+        }
+        let removal = ResourceChange::removal("batch", &key, state);
+        let launch = ResourceChange::launch("web", &key, new_node("eu-west-1a"));
+        launched.push(launch.address.clone());
+        removed.push(removal.address.clone());
+        let [of_launch, of_removal] =
+            [explain(launch.address.clone(), true), explain(removal.address.clone(), false)];
+        plan = plan.with_explained_rows([(removal, of_removal), (launch, of_launch)]);
+    }
+    let members = u32::try_from(removed.len() + 1).expect("few");
+    let mut plan = plan
+        .with_rows([ResourceChange::resize("batch", size(members), size(1))])
+        .with_wave(WaveStep::Launch, launched)
+        .with_wave(WaveStep::Retire, removed)
+        .with_precondition(ROW.into(), Condition::GroupIs { group: NAME.into(), desired: members });
+    (plan.capacity.digest, plan.capacity.plan_id) = ("sha256:1".into(), "plan-1".into());
+    plan
+}
+
+#[test]
+fn member_of_a_later_batch_that_ends_is_not_missing() {
+    let world = simulator::world();
+    let zones = vec!["eu-west-1a".into()];
+    deliver_group(&world, "batch", Group { zones, ..group(NAME, 5) });
+    let (plan, last) = (replacement(&world), members(&world)[4].id.clone());
+    let (settings, ports, mut waves) = (settings(), all(&world), 0);
+    let mut report = |event: &Event| {
+        waves += usize::from(matches!(event.step, Step::Wave { .. }));
+        if matches!(event.step, Step::Cordoned { .. }) {
+            world.reclaim_instance(&last);
+        }
+    };
+    let receipt = run(apply(&plan, &ports, &settings, &mut report)).expect("not refused");
+    assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:#?}");
+    assert_eq!(waves, 4);
 }

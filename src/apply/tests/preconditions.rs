@@ -206,7 +206,7 @@ fn new_demand_during_the_apply_blocks_removals() {
     let settings = ApplySettings { replan: &replan, ..settings() };
     let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
     assert_eq!(receipt.verdict, ApplyStatus::Partly);
-    let why = "its removals did not start, so it was terminated again".to_owned();
+    let why = "its removals did not finish, so the unused instance was terminated".to_owned();
     assert_eq!(*outcome(&receipt, "1", WaveStep::Launch), Outcome::Abandoned { why });
     assert_eq!(*outcome(&receipt, "3", WaveStep::Launch), Outcome::Done, "it is for new pods");
     let why = "1 more pod would be unschedulable".to_owned();

@@ -53,10 +53,6 @@ fn deletions(world: &World) -> Vec<(Timestamp, u32)> {
     world.calls().into_iter().filter_map(deletion).collect()
 }
 
-fn cordoned(world: &World) -> Vec<Node> {
-    world.observed().nodes.into_values().filter(|node| node.unschedulable).collect()
-}
-
 #[test]
 fn blocked_pods_are_deleted_in_time_for_the_end_of_the_period() {
     let (world, plan) = blocked_fleet(MINUTE * 10);

@@ -44,6 +44,8 @@ pub(crate) struct TerminatedInstance {
     pub(crate) left: Vec<Option<Timestamp>>,
     /// Changes whose instances were Ready.
     pub(crate) ready: BTreeSet<ChangeId>,
+    /// Creation times of the pods that wait for a node.
+    pub(crate) pending: Vec<Timestamp>,
 }
 
 /// A change of the served commit in the persisted state.
@@ -191,6 +193,8 @@ impl SharedWorld {
         let ready = observed.nodes.values().filter(|node| node.ready);
         let ready = ready.filter_map(|node| observed.instances.get(node.instance.as_ref()?));
         let ready = ready.filter_map(|i| Some(ChangeId::from(i.tags.get(tag::CHANGE)?.as_str())));
+        let waits = |pod: &Pod| pod.is_active() && !pod.is_node_bound() && pod.node.is_none();
+        let pending = observed.pods.iter().filter(|pod| waits(pod));
         TerminatedInstance {
             id: id.clone(),
             ours: instance
@@ -200,6 +204,7 @@ impl SharedWorld {
             open: node.is_some_and(|node| !node.unschedulable),
             left: observed.pods.iter().filter(|pod| on(pod)).map(|pod| pod.started_at).collect(),
             ready: ready.collect(),
+            pending: pending.map(|pod| pod.created_at).collect(),
         }
     }
 

@@ -6,7 +6,7 @@ use fleetwright::apply::EarlierLaunch;
 use fleetwright::apply::ports::{LaunchOffering, LaunchRequest};
 use fleetwright::controller::Status;
 use fleetwright::model::desired::ControllerSettings;
-use fleetwright::model::ids::{Address, ChangeId, InstanceId, PlanId, PoolName};
+use fleetwright::model::ids::{Address, ChangeId, InstanceId, PlanId, PoolName, WorkloadKey};
 use fleetwright::model::observed::{Instance, Observed, tag};
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{
@@ -33,6 +33,8 @@ pub(super) struct ApprovedLaunch {
     /// Planned node, and its alternatives.
     pub(super) node: NodeState,
     pub(super) alternatives: Vec<Alternative>,
+    /// Number of pods by workload that the plan places on the node.
+    pub(super) pods: BTreeMap<WorkloadKey, u32>,
 }
 
 impl ApprovedLaunch {
@@ -42,7 +44,7 @@ impl ApprovedLaunch {
     }
 
     fn covers(&self, request: &LaunchRequest, requested: &LaunchOffering) -> bool {
-        let Self { node, alternatives, unit: _, plan: _, begun: _, waits: _ } = self;
+        let Self { node, alternatives, unit: _, plan: _, begun: _, waits: _, pods: _ } = self;
         let is_planned = node.instance_type.as_ref() == Some(&requested.instance_type)
             && node.zone.as_ref() == Some(&requested.zone)
             && node.capacity_type == Some(request.capacity_type);

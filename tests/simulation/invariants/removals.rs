@@ -6,7 +6,9 @@ use fleetwright::controller::{
     BlockedReason, Effect, InterruptionPhase, InterruptionStatus, PublishedPlan,
 };
 use fleetwright::model::desired::{ControllerSettings, CountOrShare, Mode, RateLimit};
-use fleetwright::model::ids::{Address, ChangeId, InstanceId, NodeName, PlanId, WorkloadId};
+use fleetwright::model::ids::{
+    Address, ChangeId, InstanceId, NodeName, PlanId, WorkloadId, WorkloadKey,
+};
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{ExplainRow, RetireReason, WaveStep};
 use jiff::{SignedDuration, Timestamp};
@@ -17,8 +19,8 @@ use super::{
     rows,
 };
 
-/// Time after which a wait has read a Ready node, whatever the faults of a seed: it reads every five
-/// seconds.
+/// Time after which a wait has read a Ready node or a pending pod, whatever the faults of a seed: it
+/// reads every five seconds.
 const SEEN_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 /// Longest duration of a read of Kubernetes.
 const READ_DURATION_MAX: SignedDuration = SignedDuration::from_millis(200);
@@ -34,6 +36,8 @@ const FORCED_EVICTION_LEAD: SignedDuration = SignedDuration::from_mins(15);
 const READY_WITHIN: SignedDuration = SignedDuration::from_mins(15);
 /// Largest difference of two clocks. Each is off by at most five minutes.
 const CLOCK_DIFFERENCE_MAX: SignedDuration = SignedDuration::from_mins(10);
+/// Number of nodes that an apply always replaces in one batch.
+const BATCH_NODES: usize = 3;
 /// Share of unready nodes in percent above which removals are blocked, and the number that is
 /// always allowed.
 const UNREADY: (usize, usize) = (45, 3);
@@ -41,10 +45,14 @@ const UNREADY: (usize, usize) = (45, 3);
 /// A removal of an applied plan.
 #[derive(Clone)]
 pub(super) struct PlannedRemoval {
+    /// Row of the plan.
+    pub(super) row: Address,
     /// Group of rows that change together, or the row itself.
     pub(super) unit: String,
     /// Launches that have to be Ready before the removal, and their rows in the plans.
     pub(super) after: BTreeMap<ChangeId, (PlanId, Address)>,
+    /// Number of pods by workload that the plan moves.
+    pub(super) pods: BTreeMap<WorkloadKey, u32>,
 }
 
 /// The time for which a node has been cordoned.
@@ -171,7 +179,7 @@ impl InvariantChecks {
         if !self.ever_terminating.contains(id)
             && planned.is_none()
             && !self.is_launch_timed_out(call.replica, id, at)
-            && !self.is_taken_back(call.replica, id)
+            && !self.is_taken_back(call, ended)
         {
             self.fail(at, &format!("I18: {id} was terminated without a reason"));
         }
@@ -180,16 +188,7 @@ impl InvariantChecks {
         }
         self.check_drained(call, ended, terminating.as_ref());
         let Some(planned) = planned.filter(|_| terminating.is_none()) else { return };
-        // A replacement may have failed after the drain began. A launch that was dropped when the
-        // plan was made again does not come.
-        let came = |(change, (plan, row)): &(&ChangeId, &(PlanId, Address))| {
-            ended.ready.contains(*change)
-                || self.ready_changes.contains(*change)
-                || self.dropped_launches.get(plan).is_some_and(|dropped| dropped.contains(row))
-        };
-        if let Some((missing, _)) = planned.after.iter().find(|launch| !came(launch)) {
-            self.fail(at, &format!("I8: {id} was terminated before {missing} was Ready"));
-        }
+        self.check_replaced_first(call, ended, &planned);
         if call.replica == APPLY {
             return;
         }
@@ -200,6 +199,74 @@ impl InvariantChecks {
         if let Some(found) = found {
             self.fail(at, &format!("I4: {found} removals exceed the budget"));
         }
+    }
+
+    /// I8: the launches that replace an instance are Ready before it is terminated. A CI apply that
+    /// replaces many nodes works in batches. There, the pods of the nodes removed so far have places
+    /// by the plan.
+    fn check_replaced_first(
+        &mut self,
+        call: &RecordedCall,
+        ended: &TerminatedInstance,
+        planned: &PlannedRemoval,
+    ) {
+        // A replacement may have failed after the drain began. A launch that was dropped when the
+        // plan was made again does not come.
+        let came = |(change, (plan, row)): &(&ChangeId, &(PlanId, Address))| {
+            ended.ready.contains(*change)
+                || self.ready_changes.contains(*change)
+                || self.dropped_launches.get(plan).is_some_and(|dropped| dropped.contains(row))
+        };
+        let missing: Vec<_> = planned.after.iter().filter(|launch| !came(launch)).collect();
+        let in_batches = call.replica == APPLY && self.is_in_batches(planned);
+        let mut unplaced: BTreeMap<&WorkloadKey, u32> = BTreeMap::new();
+        let mut violation = None;
+        for (change, (_, row)) in missing {
+            let pods = self.approved.get(change).map(|launch| &launch.pods);
+            match pods.filter(|pods| in_batches && !pods.is_empty() && *row != planned.row) {
+                Some(pods) if !planned.pods.is_empty() => {
+                    for (workload, count) in pods {
+                        *unplaced.entry(workload).or_insert(0) += count;
+                    }
+                }
+                Some(_) | None => violation = Some(format!("before {change} was Ready")),
+            }
+        }
+        let standing = self.standing_pods(&planned.unit);
+        let lacks = |(workload, count): &(&&WorkloadKey, &u32)| {
+            planned.pods.contains_key(**workload) && standing.get(**workload).unwrap_or(&0) < *count
+        };
+        if let Some((workload, count)) = unplaced.iter().find(lacks) {
+            let stay = standing.get(*workload).unwrap_or(&0);
+            violation = Some(format!(
+                "while {count} planned places of {workload} are missing, and {stay} pods stay"
+            ));
+        }
+        if let Some(why) = violation {
+            self.fail(call.at, &format!("I8: {} was terminated {why}", ended.id));
+        }
+    }
+
+    /// Returns whether the plan of a removal replaces more nodes than one batch has.
+    fn is_in_batches(&self, planned: &PlannedRemoval) -> bool {
+        let Some((plan, _)) = planned.after.values().next() else { return false };
+        let launches = self.approved.values().filter(|launch| launch.plan == *plan).count();
+        let removals = self.drains.get(plan).map_or(0, BTreeSet::len);
+        launches.max(removals) > BATCH_NODES
+    }
+
+    /// Returns the pods of nodes of a unit that its plan removes, and that we have not terminated. A
+    /// node that ended without us took its pods with it.
+    fn standing_pods(&self, unit: &str) -> BTreeMap<&WorkloadKey, u32> {
+        let mut standing: BTreeMap<&WorkloadKey, u32> = BTreeMap::new();
+        for (id, removal) in self.planned_removals.iter().filter(|(_, of)| of.unit == unit) {
+            if !self.terminated.contains(id) {
+                for (workload, count) in &removal.pods {
+                    *standing.entry(workload).or_insert(0) += count;
+                }
+            }
+        }
+        standing
     }
 
     /// Records the drains of instances without a near deadline whose pods have no place, because a
@@ -271,20 +338,20 @@ impl InvariantChecks {
         )
     }
 
-    /// Returns whether a CI apply in progress launched the instance in exchange for instances that all
-    /// stay. The controller takes no launch back.
-    fn is_taken_back(&self, replica: usize, id: &InstanceId) -> bool {
-        let change = self.launched_instances.get(id).map(|(_, change)| change);
+    /// Returns whether a CI apply in progress launched the instance in exchange for instances of which
+    /// some stay, and no pod waits for a node. The controller takes no launch back.
+    fn is_taken_back(&self, call: &RecordedCall, ended: &TerminatedInstance) -> bool {
+        let change = self.launched_instances.get(&ended.id).map(|(_, change)| change);
         let Some(launch) = change.and_then(|change| self.approved.get(change)) else {
             return false;
         };
-        let applying = self.applying.get(&replica);
-        let mut exchanged =
-            self.planned_removals.iter().filter(|(_, of)| of.unit == launch.unit).peekable();
-        replica == APPLY
+        let applying = self.applying.get(&call.replica);
+        let mut exchanged = self.planned_removals.iter().filter(|(_, of)| of.unit == launch.unit);
+        let waits = |since: &Timestamp| call.at.duration_since(*since) > SEEN_WITHIN;
+        call.replica == APPLY
             && applying.is_some_and(|plans| plans.contains(&launch.plan))
-            && exchanged.peek().is_some()
-            && exchanged.all(|(removed, _)| !self.terminated.contains(removed))
+            && exchanged.any(|(removed, _)| !self.terminated.contains(removed))
+            && !ended.pending.iter().any(waits)
     }
 
     /// I9: an instance is terminated after its node is cordoned, observed again and empty. With a

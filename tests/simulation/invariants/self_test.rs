@@ -21,6 +21,7 @@ use super::{
     Address, BTreeMap, BTreeSet, CallKind, Completeness, ControllerSettings, EarlierLaunch, Effect,
     InvariantChecks, NodeName, Observed, ObservedFleet, Plan, RecordedCall, ReplicaStep,
     ResourceChange, SignedDuration, Status, TerminatedInstance, Timestamp, change_id, rows,
+    workload_key,
 };
 use crate::simulation::environment::APPLY;
 use crate::simulation::harness::Simulation;
@@ -28,7 +29,7 @@ use crate::simulation::repository::{Commit, SimulatedCommit, SimulatedPlanner, c
 use fleetwright::apply::ports::LaunchRequest;
 use fleetwright::model::desired::{ApplyConditions, CountOrShare, RateLimit};
 use fleetwright::model::observed::tag;
-use fleetwright::plan::wire::{Reason, RetireReason, WaveStep};
+use fleetwright::plan::wire::{PlacementRow, Reason, RetireReason, WaveStep};
 use settings::OF_SETTINGS;
 use violations::{OF_LAUNCHES, OF_PLANS, OF_REMOVALS};
 
@@ -189,6 +190,7 @@ impl ViolationTrace {
             open: false,
             left: Vec::new(),
             ready,
+            pending: Vec::new(),
         }
     }
 
@@ -384,6 +386,47 @@ impl ViolationTrace {
         self.applies(&rollout);
     }
 
+    /// Makes the call of a CI apply.
+    fn ci_calls(&self, kind: CallKind) {
+        let asked = self.asked(kind);
+        let lease = asked.lease.map(|(_, until)| (APPLY, until));
+        self.call(&RecordedCall { replica: APPLY, lease, ..asked });
+    }
+
+    /// Begins a CI apply that replaces all nodes together, in batches, and removes the first node
+    /// after the first launch. The last launch has this number of places.
+    fn replaces_first_of_many(&self, last_places: u32) {
+        let mut plan = self.rollout.clone();
+        let launches: Vec<Address> =
+            rows(&plan, WaveStep::Launch).map(|row| row.address.clone()).collect();
+        assert!(launches.len() > 3, "more nodes than a batch: {launches:?}");
+        let workload = plan.capacity.placements[0].workload.clone();
+        let moved = u32::try_from(launches.len()).expect("few");
+        for row in &mut plan.capacity.explain {
+            row.group = Some("r0".to_owned());
+            row.pods_before = [(workload_key(&workload).into(), moved)].into();
+        }
+        let place = |launch: &Address| {
+            let pods = if Some(launch) == launches.last() { last_places } else { 1 };
+            PlacementRow { workload: workload.clone(), address: launch.clone(), pods }
+        };
+        plan.capacity.placements = launches.iter().map(place).collect();
+        self.checks.borrow_mut().record_ci_apply(&plan);
+        let ended = self.removal(&plan, 0);
+        let ready = [change_id(&plan.capacity.plan_id, &launches[0])].into();
+        let node = ended.node.clone().expect("joined");
+        self.ci_calls(CallKind::Cordon { node, on: true, ours: true });
+        self.ci_calls(CallKind::Terminate(TerminatedInstance { ready, ..ended }));
+    }
+
+    /// Takes back the launch of a CI apply while pods created at these times wait for a node.
+    fn takes_back(&self, pending: Vec<Timestamp>) {
+        self.checks.borrow_mut().record_ci_apply(&self.rollout);
+        self.ci_calls(self.launch(&self.rollout, 0));
+        let ended = TerminatedInstance { pending, ..self.removal_of_launched(0) };
+        self.ci_calls(CallKind::Terminate(ended));
+    }
+
     fn later(&mut self, minutes: i64) {
         self.now = self.now.checked_add(SignedDuration::from_mins(minutes)).expect("a time");
     }
@@ -417,7 +460,9 @@ fn valid_trace(trace: &mut ViolationTrace) {
     separate.call(&RecordedCall { lease: None, ..separate.cordons_without_lease() });
     separate.launches_and_replaces(true);
     let mut found = separate.checks.borrow().check();
-    for valid in [waits_for_its_record, forgets_by_its_clock] {
+    let replaces: fn(&mut ViolationTrace) = |trace| trace.replaces_first_of_many(1);
+    let takes_back: fn(&mut ViolationTrace) = |trace| trace.takes_back(vec![trace.now]);
+    for valid in [waits_for_its_record, forgets_by_its_clock, replaces, takes_back] {
         let mut alone = ViolationTrace { checks: Rc::default(), ..trace.clone() };
         valid(&mut alone);
         found = found.and(alone.checks.borrow().check());

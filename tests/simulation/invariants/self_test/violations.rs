@@ -361,6 +361,14 @@ pub(super) const OF_REMOVALS: &[ViolationCase] = &[
         t.applies(&t.rollout);
         t.terminates(TerminatedInstance { ready: BTreeSet::new(), ..t.removal(&t.rollout, 0) });
     }),
+    ("I8", "a removal of a CI apply whose pods have no place yet", |t| {
+        t.replaces_first_of_many(1_000);
+    }),
+    ("I18", "a launch taken back while a pod waits", |t| {
+        let since = t.now;
+        t.later(3);
+        t.takes_back(vec![since]);
+    }),
     ("I8", "an eviction without another place weeks before the deadline", |t| {
         t.evicts_while_blocked(SignedDuration::from_hours(24 * 14));
     }),
