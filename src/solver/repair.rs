@@ -15,7 +15,7 @@ use super::problem::VerifiedFleet;
 use super::rescue::without_idle;
 use super::scheduling_runs::planned_pods;
 use super::shape_search::search_few_shapes;
-use super::simulation::{Simulation, SimulationOutcome};
+use super::simulation::{Failure, Simulation, SimulationOutcome};
 use super::work_budget::WorkBudget;
 use crate::demand::PodGroup;
 use crate::model::reason::Unsteered;
@@ -108,7 +108,7 @@ pub(super) fn repair_for_added_runs(
 ) -> Option<VerifiedFleet> {
     let layout = pin_offers(fleet);
     let mut repair = Repair::new(simulation, SearchEffort::ADDITION);
-    let enough = repair.add_missing_nodes(&layout, None)?;
+    let enough = repair.add_missing_nodes(&layout, None, None)?;
     let pruned = repair.prune(enough);
     Some(search_few_pods(&mut repair, &layout, pruned))
 }
@@ -120,13 +120,13 @@ pub(super) fn shortage_without_nominations(
     fleet: &VerifiedFleet,
 ) -> Unsteered {
     let layout = pin_offers(fleet);
-    let pending = simulation.most_left_over(&layout);
+    let mut repair = Repair::new(simulation, SearchEffort::FULL);
+    let (first, pending) = repair.simulate_all_runs(&layout);
     if pending == 0 {
         return Unsteered { pending, nodes: 0, hourly: MicroUsd::ZERO };
     }
-    let mut repair = Repair::new(simulation, SearchEffort::FULL);
     let planned = layout.packing.new_nodes.len();
-    let enough = repair.add_missing_nodes(&layout, None);
+    let enough = repair.add_missing_nodes(&layout, None, Some(first));
     let enough = enough.map(|enough| repair.prune_from(enough, planned));
     let more = enough.map_or_else(|| layout.clone(), |enough| enough.layout);
     let nodes = more.packing.new_nodes.len().saturating_sub(planned);
@@ -146,13 +146,13 @@ pub(super) struct MissingNodes {
 /// stay. If no nodes achieve that, returns room for the pods that one run leaves.
 pub(super) fn missing_nodes(simulation: &mut Simulation, fleet: &VerifiedFleet) -> MissingNodes {
     let layout = pin_offers(fleet);
-    let pending = simulation.most_left_over(&layout);
+    let mut repair = Repair::new(simulation, SearchEffort::FULL);
+    let (first, pending) = repair.simulate_all_runs(&layout);
     if pending == 0 {
         return MissingNodes { pending, offers: Vec::new() };
     }
     let planned = layout.packing.new_nodes.len();
-    let mut repair = Repair::new(simulation, SearchEffort::FULL);
-    let offers = match repair.add_missing_nodes(&layout, None) {
+    let offers = match repair.add_missing_nodes(&layout, None, Some(first)) {
         Some(enough) => repair.prune_from(enough, planned).offers,
         None => repair.with_room_for_one_run(layout),
     };
@@ -166,6 +166,17 @@ impl<'s, 'a> Repair<'s, 'a> {
 
     pub(super) fn simulate(&mut self, layout: &Layout) -> SimulationOutcome {
         self.simulation.simulate(layout, &mut self.work)
+    }
+
+    /// Returns the outcome of [`Repair::simulate`], and the maximum number of pods that any run
+    /// leaves unscheduled.
+    fn simulate_all_runs(&mut self, layout: &Layout) -> (SimulationOutcome, u32) {
+        let outcome = self.simulate(layout);
+        let pending = match outcome {
+            SimulationOutcome::Passed(_) => 0,
+            SimulationOutcome::LeftOver(_) => self.simulation.most_left_over(layout),
+        };
+        (outcome, pending)
     }
 
     fn run(&mut self, layout: &Layout) -> VerifiedFleet {
@@ -182,20 +193,51 @@ impl<'s, 'a> Repair<'s, 'a> {
             let fleet = without_idle(self.simulation, fleet, &mut self.work);
             return Some(VerifiedFleet { packed_price, ..fleet });
         }
+        let failure = self.simulation.last_failure();
         let cap = self.effort.price_below;
         let best = match search_few_shapes(self, layout) {
             Some(few) if self.work.is_exhausted() => few,
-            Some(few) => self.add_missing_nodes(layout, Some(few.layout.price)).unwrap_or(few),
-            None => match self.add_missing_nodes(layout, cap) {
-                None if cap.is_none() => {
-                    self.simulation.exclude_until_passed(layout, &mut self.work)
+            Some(few) => {
+                let first = self.repeat(layout, failure.as_ref());
+                self.add_missing_nodes(layout, Some(few.layout.price), first).unwrap_or(few)
+            }
+            None => {
+                let first = self.repeat(layout, failure.as_ref());
+                match self.add_missing_nodes(layout, cap, first) {
+                    None if cap.is_none() => {
+                        self.simulation.exclude_until_passed(layout, &mut self.work)
+                    }
+                    enough => enough?,
                 }
-                enough => enough?,
-            },
+            }
         };
         let best = self.prune(best);
         let best = if self.effort.thorough { search_few_pods(self, layout, best) } else { best };
         Some(VerifiedFleet { packed_price, ..best })
+    }
+
+    /// Returns what the layout of an earlier failure yields if it is simulated once more, if known.
+    fn repeat(&mut self, layout: &Layout, failure: Option<&Failure>) -> Option<SimulationOutcome> {
+        let failure = failure?;
+        // Every search of every test compares the shortcut with the simulation.
+        if cfg!(test) && self.simulation.repeats(failure) {
+            self.assert_repeats(layout, failure);
+        }
+        self.simulation.repeat_failure(failure, &mut self.work)
+    }
+
+    /// Asserts that a repeated failure gives the pods and counts the work of a simulation.
+    fn assert_repeats(&mut self, layout: &Layout, failure: &Failure) {
+        let budget = || WorkBudget::for_search(self.effort.work_max);
+        let (mut counted, mut taken) = (budget(), budget());
+        let simulated = self.simulation.simulate(layout, &mut taken);
+        let repeated = self.simulation.repeat_failure(failure, &mut counted);
+        let left = |outcome| match outcome {
+            SimulationOutcome::LeftOver(left) => Some(left),
+            SimulationOutcome::Passed(_) => None,
+        };
+        assert_eq!(repeated.and_then(left), left(simulated));
+        assert_eq!(counted, taken);
     }
 
     /// Removes new nodes while every run still places all pods: empty nodes first, then growing
@@ -267,16 +309,18 @@ impl<'s, 'a> Repair<'s, 'a> {
     ///
     /// The scheduler spreads pods over new nodes as well, so adding exactly enough may never end.
     /// Each round therefore adds room for twice as many of the leftover pods as the one before.
+    /// `first` is the outcome of the layout itself, if it is known.
     fn add_missing_nodes(
         &mut self,
         layout: &Layout,
         cap: Option<MicroUsd>,
+        mut first: Option<SimulationOutcome>,
     ) -> Option<VerifiedFleet> {
         let problem = self.simulation.problem;
         let most = layout.price.times(REPAIRED_PRICE_MAX);
         let mut layout = layout.clone();
         for round in 0..REPAIRS_MAX {
-            let left = match self.simulate(&layout) {
+            let left = match first.take().unwrap_or_else(|| self.simulate(&layout)) {
                 SimulationOutcome::Passed(fleet) => return Some(fleet),
                 SimulationOutcome::LeftOver(left) => left,
             };

@@ -12,6 +12,7 @@ use super::layout::Layout;
 use super::problem::{Problem, VerifiedFleet, sum_by_priority};
 use super::scheduling_runs::{self, CoveredOrders, SchedulingRun, planned_pods};
 use super::simulation_run::{EmptyScheduler, RunResult, SimInput, SimState};
+use super::target_fleet::NodeRef;
 use super::work_budget::WorkBudget;
 
 /// The placement simulation of one problem, with the runs that a fleet must pass.
@@ -23,6 +24,8 @@ pub(super) struct Simulation<'a> {
     pub plain_scheduler: OnceLock<EmptyScheduler>,
     /// Index of the run that failed last. It is simulated first for the next fleet.
     last_failed_run: usize,
+    /// Failure of the layout that was simulated last, if the same layout would fail alike.
+    last_failure: Option<Failure>,
     /// Samples that failed for some fleet. Every other fleet must pass them as well.
     pub added_runs: Vec<SchedulingRun>,
     /// True if pods that a drain evicts are nominated like pending pods, as for a fleet built anew.
@@ -36,6 +39,7 @@ impl<'a> Simulation<'a> {
             spreading_scheduler: OnceLock::new(),
             plain_scheduler: OnceLock::new(),
             last_failed_run: 0,
+            last_failure: None,
             added_runs: Vec::new(),
             nominates_evicted_pods: false,
         }
@@ -86,6 +90,7 @@ impl<'a> Simulation<'a> {
 
     /// Simulates the runs and stops at the first that leaves pods unscheduled.
     pub(super) fn simulate(&mut self, layout: &Layout, work: &mut WorkBudget) -> SimulationOutcome {
+        self.last_failure = None;
         if let Some(missing) = self.problem.pods_without_domain(layout) {
             return SimulationOutcome::LeftOver(missing);
         }
@@ -102,8 +107,21 @@ impl<'a> Simulation<'a> {
         let results = self.run_until_left_over(&state, &in_order, input, work);
         let last = results.last().expect("there is at least one run");
         if !last.left_over.is_empty() {
-            self.last_failed_run = order[results.len() - 1];
             let missing = self.missing_by_class(&state, last, &last.left_over);
+            let of_exclusion = if layout.packing.left_over() == 0 {
+                0
+            } else {
+                self.work_of_runs(&state, &BTreeMap::new(), 1)
+            };
+            let of_run = self.work_of_runs(&state, &unplaced, 1);
+            self.last_failed_run = order[results.len() - 1];
+            self.last_failure = Some(Failure {
+                tried: order[..results.len()].to_vec(),
+                pods: last.left_over.values().sum(),
+                left: missing.clone(),
+                setup_work: state.setup_work,
+                run_work: of_exclusion.saturating_add(of_run),
+            });
             return SimulationOutcome::LeftOver(missing);
         }
         if !self.problem.checks.failure_domains.is_empty() {
@@ -163,16 +181,46 @@ impl<'a> Simulation<'a> {
         )
     }
 
-    /// Returns the maximum number of pods that a run leaves unscheduled.
+    /// Returns the failure of the layout that was simulated last, if a run left pods.
+    pub(super) fn last_failure(&self) -> Option<Failure> {
+        self.last_failure.clone()
+    }
+
+    /// Returns true if the layout of a failure would fail in the same run, simulated first.
+    pub(super) fn repeats(&self, failure: &Failure) -> bool {
+        failure.tried.last() == Some(&self.last_failed_run)
+    }
+
+    /// Returns what [`Simulation::simulate`] would return for the layout of an earlier failure, and
+    /// counts the same work. `None` if another run would be simulated first.
+    pub(super) fn repeat_failure(
+        &self,
+        failure: &Failure,
+        work: &mut WorkBudget,
+    ) -> Option<SimulationOutcome> {
+        if !self.repeats(failure) {
+            return None;
+        }
+        work.count_setup(failure.setup_work);
+        work.count(failure.run_work);
+        Some(SimulationOutcome::LeftOver(failure.left.clone()))
+    }
+
+    /// Returns the maximum number of pods that a run leaves of the layout that was simulated last.
     pub(super) fn most_left_over(&self, layout: &Layout) -> u32 {
         let work = &mut WorkBudget::unlimited();
         let state = self.start(layout, work);
         let unplaced = self.excluded_pods(layout, &state, work);
         let input = SimInput { excluded: &unplaced, nominations: None };
-        let runs = self.required_runs(&state);
-        let left =
-            runs.iter().map(|run| self.run_one(&state, *run, input, work).left_over.values().sum());
-        left.max().unwrap_or(0)
+        let (tried, pods) = match &self.last_failure {
+            Some(failure) => (failure.tried.as_slice(), failure.pods),
+            None => (&[][..], 0),
+        };
+        let runs: Vec<SchedulingRun> = self.required_runs(&state);
+        let untried = runs.into_iter().enumerate().filter(|(run, _)| !tried.contains(run));
+        let untried: Vec<SchedulingRun> = untried.map(|(_, run)| run).collect();
+        let left = self.left_over_of_runs(&state, &untried, input, work);
+        left.iter().map(|left| left.values().sum()).fold(pods, u32::max)
     }
 
     /// Excludes unscheduled pods until every run places all others.
@@ -246,9 +294,9 @@ impl<'a> Simulation<'a> {
         work.count_setup(state.setup_work);
         let nominations = self.nominations(&fleet.layout, &state);
         let none = BTreeMap::new();
-        let input = || SimInput { excluded: &none, nominations: nominations.as_ref() };
         let runs = self.required_runs(&state);
-        runs.iter().map(|run| self.run_one(&state, *run, input(), work).left_over).collect()
+        let input = SimInput { excluded: &none, nominations: nominations.as_ref() };
+        self.left_over_of_runs(&state, &runs, input, work)
     }
 
     /// Returns the fleet of a layout after its first run.
@@ -274,20 +322,27 @@ impl<'a> Simulation<'a> {
         left: &BTreeMap<usize, u32>,
     ) -> Vec<u32> {
         let model = self.problem.model;
-        let placements = state.placements(result);
+        let mut placed: BTreeMap<(usize, usize), u32> = BTreeMap::new();
+        let mut place = |group: usize, node_ref: &NodeRef, pods: u32| {
+            if let Some(class) = self.problem.class_at(group, node_ref, &state.offers) {
+                *placed.entry((group, class)).or_insert(0) += pods;
+            }
+        };
+        for group in left.keys() {
+            for (node_ref, pods) in state.staying.get(group).into_iter().flatten() {
+                place(*group, node_ref, *pods);
+            }
+        }
+        for (group, node) in result.bound.iter().filter(|(group, _)| left.contains_key(group)) {
+            place(*group, state.node_ref(*node), 1);
+        }
         let mut missing = vec![0; model.classes.len()];
         for (group, count) in left {
             let mut count = *count;
-            let mut placed: BTreeMap<usize, u32> = BTreeMap::new();
-            for (node_ref, pods) in placements.get(group).into_iter().flatten() {
-                if let Some(class) = self.problem.class_at(*group, node_ref, &state.offers) {
-                    *placed.entry(class).or_insert(0) += pods;
-                }
-            }
             for class in model.classes_of_group[*group].iter().copied() {
                 let meant = model.classes[class].group_counts.iter().filter(|(g, _)| g == group);
                 let meant: u32 = meant.map(|(_, planned)| planned).sum();
-                let here = placed.get(&class).copied().unwrap_or(0);
+                let here = placed.get(&(*group, class)).copied().unwrap_or(0);
                 let short = meant.saturating_sub(here).min(count);
                 missing[class] += short;
                 count -= short;
@@ -329,6 +384,21 @@ fn more_than(left: &BTreeMap<usize, u32>, excluded: &BTreeMap<usize, u32>) -> BT
         (more > 0).then_some((*group, more))
     };
     left.iter().filter_map(more).collect()
+}
+
+/// A run that leaves pods of a layout. The same layout fails alike as long as no other run failed
+/// since, because that run is simulated first.
+#[derive(Debug, Clone)]
+pub(super) struct Failure {
+    /// Indices of the simulated runs. The last one left pods.
+    tried: Vec<usize>,
+    /// Number of pods left.
+    pods: u32,
+    /// Pods left, by class.
+    left: Vec<u32>,
+    /// Work of the setup, and of the runs when the failed one is simulated first.
+    setup_work: u64,
+    run_work: u64,
 }
 
 /// Outcome of the simulated runs of a layout.

@@ -117,6 +117,10 @@ impl SimState {
         self.node_refs.len()
     }
 
+    pub(super) fn node_ref(&self, node: NodeIndex) -> &NodeRef {
+        &self.node_refs[node.number()]
+    }
+
     /// Returns the nodes with their references and the offers of new nodes.
     pub(super) fn nodes_with_offers(
         &self,
@@ -274,10 +278,38 @@ impl Simulation<'_> {
         let results = run_until_failure(runs.len(), self.problem.settings.workers, one, |run| {
             !run.left_over.is_empty()
         });
+        work.count(self.work_of_runs(state, input.excluded, results.len()));
+        results
+    }
+
+    /// Simulates all runs, and returns the pods that each leaves unscheduled, by group.
+    pub(super) fn left_over_of_runs(
+        &self,
+        state: &SimState,
+        runs: &[SchedulingRun],
+        input: SimInput,
+        work: &mut WorkBudget,
+    ) -> Vec<BTreeMap<usize, u32>> {
+        let pending = self.pending_pods(state, input.excluded);
+        let one = |index: usize, _: &CancelToken| {
+            let pods = ArrivingPods { pending: &pending, nominations: input.nominations };
+            self.run(state, runs[index], &pods, &|| true).left_over
+        };
+        work.count(self.work_of_runs(state, input.excluded, runs.len()));
+        run_until_failure(runs.len(), self.problem.settings.workers, one, |_| false)
+    }
+
+    /// Returns the work of this number of runs, in pods times nodes.
+    pub(super) fn work_of_runs(
+        &self,
+        state: &SimState,
+        excluded: &BTreeMap<usize, u32>,
+        runs: usize,
+    ) -> u64 {
+        let pending = self.pending_pods(state, excluded);
         let pods: u64 = pending.iter().map(|count| u64::from(*count)).sum();
         let tries = pods.saturating_mul(u64::try_from(state.node_count()).unwrap_or(u64::MAX));
-        work.count(tries.saturating_mul(u64::try_from(results.len()).unwrap_or(u64::MAX)));
-        results
+        tries.saturating_mul(u64::try_from(runs).unwrap_or(u64::MAX))
     }
 
     pub(super) fn run_one(

@@ -48,16 +48,18 @@ pub(super) fn repair_failed_samples(
     }
     let (packed_price, work) = (fleet.packed_price, &mut WorkBudget::unlimited());
     let (mut best, mut unrepairable) = (fleet, BTreeSet::new());
+    let mut next = 0;
     for _ in 0..REPAIRED_SAMPLES_MAX {
         let samples = samples(problem, &best, 0);
-        let failed = first_failed_sample(simulation, &best, &samples, &unrepairable, work);
-        let Some(at) = failed else { break };
+        let tried = Samples { samples: &samples, skipped: &unrepairable, next };
+        let Some(at) = tried.first_failed(simulation, &best, work) else { break };
         simulation.added_runs.push(samples[at]);
         match repair_for_added_runs(simulation, &best) {
-            Some(better) if better.unplaced == best.unplaced => best = better,
+            Some(better) if better.unplaced == best.unplaced => (best, next) = (better, 0),
             Some(_) | None => {
                 simulation.added_runs.pop();
                 unrepairable.insert(at);
+                next = at + 1;
             }
         }
     }
@@ -69,8 +71,8 @@ pub(super) fn require_failed_samples(simulation: &mut Simulation, fleet: &Verifi
     let samples = samples(simulation.problem, fleet, 0);
     let (mut failed, work) = (BTreeSet::new(), &mut WorkBudget::unlimited());
     while failed.len() < REPAIRED_SAMPLES_MAX {
-        let next = first_failed_sample(simulation, fleet, &samples, &failed, work);
-        let Some(at) = next else { break };
+        let tried = Samples::after(&samples, &failed);
+        let Some(at) = tried.first_failed(simulation, fleet, work) else { break };
         failed.insert(at);
     }
     simulation.added_runs.extend(failed.into_iter().map(|at| samples[at]));
@@ -86,13 +88,13 @@ pub(super) fn passes_same_samples(
     work: &mut WorkBudget,
 ) -> bool {
     let samples = samples(simulation.problem, next, least);
-    let mut skipped = BTreeSet::new();
-    while let Some(at) = first_failed_sample(simulation, next, &samples, &skipped, work) {
-        let sample = &samples[at..=at];
-        if first_failed_sample(simulation, current, sample, &BTreeSet::new(), work).is_none() {
+    let (mut failed, none) = (BTreeSet::new(), BTreeSet::new());
+    while let Some(at) = Samples::after(&samples, &failed).first_failed(simulation, next, work) {
+        let sample = Samples::after(&samples[at..=at], &none);
+        if sample.first_failed(simulation, current, work).is_none() {
             return false;
         }
-        skipped.insert(at);
+        failed.insert(at);
     }
     true
 }
@@ -107,14 +109,13 @@ pub(super) fn failed_samples_message(
         // The state of a large fleet is expensive.
         return None;
     }
-    let work = &mut WorkBudget::unlimited();
-    first_failed_sample(simulation, fleet, &samples, &BTreeSet::new(), work)?;
+    let (none, work) = (BTreeSet::new(), &mut WorkBudget::unlimited());
+    let first = Samples::after(&samples, &none).first_failed(simulation, fleet, work)?;
     let state = simulation.initial_state(&fleet.layout, &fleet.offers);
     let nominations = simulation.nominations(&fleet.layout, &state);
     let input = SimInput { excluded: &fleet.unplaced, nominations: nominations.as_ref() };
-    let left =
-        samples.iter().map(|sample| simulation.run_one(&state, *sample, input, work).left_over);
-    let left: Vec<BTreeMap<usize, u32>> = left.filter(|left| !left.is_empty()).collect();
+    let mut left = simulation.left_over_of_runs(&state, &samples[first..], input, work);
+    left.retain(|left| !left.is_empty());
     let of = |group: &usize| &simulation.problem.groups[*group].workload;
     let workloads: BTreeSet<_> = left.iter().flat_map(BTreeMap::keys).map(of).collect();
     let named: Vec<String> = workloads.iter().take(NAMED_MAX).map(ToString::to_string).collect();
@@ -141,22 +142,42 @@ fn samples(problem: &Problem, fleet: &VerifiedFleet, least: u64) -> Vec<Scheduli
     samples
 }
 
-/// Returns the first failed sample that is not in `skipped`.
-fn first_failed_sample(
-    simulation: &Simulation,
-    fleet: &VerifiedFleet,
-    samples: &[SchedulingRun],
-    skipped: &BTreeSet<usize>,
-    work: &mut WorkBudget,
-) -> Option<usize> {
-    let state = simulation.initial_state(&fleet.layout, &fleet.offers);
-    work.count_setup(state.setup_work);
-    let nominations = simulation.nominations(&fleet.layout, &state);
-    let input = SimInput { excluded: &fleet.unplaced, nominations: nominations.as_ref() };
-    let sampled: Vec<usize> =
-        (0..samples.len()).filter(|sample| !skipped.contains(sample)).collect();
-    let runs: Vec<SchedulingRun> = sampled.iter().map(|sample| samples[*sample]).collect();
-    let results = simulation.run_until_left_over(&state, &runs, input, work);
-    let is_left = results.last().is_some_and(|last| !last.left_over.is_empty());
-    is_left.then(|| sampled[results.len() - 1])
+/// Samples of a fleet, some of which are known.
+struct Samples<'s> {
+    samples: &'s [SchedulingRun],
+    /// Samples to skip.
+    skipped: &'s BTreeSet<usize>,
+    /// The fleet passes all samples before this one that are not skipped.
+    next: usize,
+}
+
+impl<'s> Samples<'s> {
+    /// Returns the samples of a fleet for which exactly those in `failed` failed, up to the last of
+    /// them.
+    fn after(samples: &'s [SchedulingRun], failed: &'s BTreeSet<usize>) -> Self {
+        Self { samples, skipped: failed, next: failed.last().map_or(0, |last| last + 1) }
+    }
+
+    /// Returns the first sample that fails.
+    ///
+    /// Known samples count as work as well: a search that knows more does not go further.
+    fn first_failed(
+        &self,
+        simulation: &Simulation,
+        fleet: &VerifiedFleet,
+        work: &mut WorkBudget,
+    ) -> Option<usize> {
+        let state = simulation.initial_state(&fleet.layout, &fleet.offers);
+        work.count_setup(state.setup_work);
+        let nominations = simulation.nominations(&fleet.layout, &state);
+        let input = SimInput { excluded: &fleet.unplaced, nominations: nominations.as_ref() };
+        let (known, unknown): (Vec<usize>, Vec<usize>) = (0..self.samples.len())
+            .filter(|sample| !self.skipped.contains(sample))
+            .partition(|sample| *sample < self.next);
+        let runs: Vec<SchedulingRun> = unknown.iter().map(|sample| self.samples[*sample]).collect();
+        let results = simulation.run_until_left_over(&state, &runs, input, work);
+        work.count(simulation.work_of_runs(&state, &fleet.unplaced, known.len()));
+        let is_left = results.last().is_some_and(|last| !last.left_over.is_empty());
+        is_left.then(|| unknown[results.len() - 1])
+    }
 }
