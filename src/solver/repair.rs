@@ -15,7 +15,7 @@ use super::problem::VerifiedFleet;
 use super::rescue::without_idle;
 use super::scheduling_runs::planned_pods;
 use super::shape_search::search_few_shapes;
-use super::simulation::{Failure, Simulation, SimulationOutcome};
+use super::simulation::{Simulation, SimulationOutcome};
 use super::work_budget::WorkBudget;
 use crate::demand::PodGroup;
 use crate::model::reason::Unsteered;
@@ -108,7 +108,8 @@ pub(super) fn repair_for_added_runs(
 ) -> Option<VerifiedFleet> {
     let layout = pin_offers(fleet);
     let mut repair = Repair::new(simulation, SearchEffort::ADDITION);
-    let enough = repair.add_missing_nodes(&layout, None, None)?;
+    let first = repair.simulate(&layout);
+    let enough = repair.add_missing_nodes(&layout, None, first)?;
     let pruned = repair.prune(enough);
     Some(search_few_pods(&mut repair, &layout, pruned))
 }
@@ -126,7 +127,7 @@ pub(super) fn shortage_without_nominations(
         return Unsteered { pending, nodes: 0, hourly: MicroUsd::ZERO };
     }
     let planned = layout.packing.new_nodes.len();
-    let enough = repair.add_missing_nodes(&layout, None, Some(first));
+    let enough = repair.add_missing_nodes(&layout, None, first);
     let enough = enough.map(|enough| repair.prune_from(enough, planned));
     let more = enough.map_or_else(|| layout.clone(), |enough| enough.layout);
     let nodes = more.packing.new_nodes.len().saturating_sub(planned);
@@ -152,7 +153,7 @@ pub(super) fn missing_nodes(simulation: &mut Simulation, fleet: &VerifiedFleet) 
         return MissingNodes { pending, offers: Vec::new() };
     }
     let planned = layout.packing.new_nodes.len();
-    let offers = match repair.add_missing_nodes(&layout, None, Some(first)) {
+    let offers = match repair.add_missing_nodes(&layout, None, first) {
         Some(enough) => repair.prune_from(enough, planned).offers,
         None => repair.with_room_for_one_run(layout),
     };
@@ -169,12 +170,12 @@ impl<'s, 'a> Repair<'s, 'a> {
     }
 
     /// Returns the outcome of [`Repair::simulate`], and the maximum number of pods that any run
-    /// leaves unscheduled.
+    /// leaves unscheduled. The problem has no nominations.
     fn simulate_all_runs(&mut self, layout: &Layout) -> (SimulationOutcome, u32) {
         let outcome = self.simulate(layout);
-        let pending = match outcome {
+        let pending = match &outcome {
             SimulationOutcome::Passed(_) => 0,
-            SimulationOutcome::LeftOver(_) => self.simulation.most_left_over(layout),
+            SimulationOutcome::LeftOver(failure) => self.simulation.most_left_over(layout, failure),
         };
         (outcome, pending)
     }
@@ -189,55 +190,29 @@ impl<'s, 'a> Repair<'s, 'a> {
     /// Returns the cheapest fleet found, or `None` if none is below the price limit of the effort.
     fn search(&mut self, layout: &Layout) -> Option<VerifiedFleet> {
         let packed_price = layout.price;
-        if let SimulationOutcome::Passed(fleet) = self.simulate(layout) {
-            let fleet = without_idle(self.simulation, fleet, &mut self.work);
-            return Some(VerifiedFleet { packed_price, ..fleet });
-        }
-        let failure = self.simulation.last_failure();
-        let cap = self.effort.price_below;
+        let failure = match self.simulate(layout) {
+            SimulationOutcome::Passed(fleet) => {
+                let fleet = without_idle(self.simulation, fleet, &mut self.work);
+                return Some(VerifiedFleet { packed_price, ..fleet });
+            }
+            SimulationOutcome::LeftOver(failure) => failure,
+        };
         let best = match search_few_shapes(self, layout) {
             Some(few) if self.work.is_exhausted() => few,
-            Some(few) => {
-                let first = self.repeat(layout, failure.as_ref());
-                self.add_missing_nodes(layout, Some(few.layout.price), first).unwrap_or(few)
-            }
-            None => {
-                let first = self.repeat(layout, failure.as_ref());
-                match self.add_missing_nodes(layout, cap, first) {
+            few => {
+                let cap = few.as_ref().map(|few| few.layout.price).or(self.effort.price_below);
+                let first = self.simulation.simulate_again(layout, failure, &mut self.work);
+                match self.add_missing_nodes(layout, cap, first).or(few) {
                     None if cap.is_none() => {
                         self.simulation.exclude_until_passed(layout, &mut self.work)
                     }
-                    enough => enough?,
+                    best => best?,
                 }
             }
         };
         let best = self.prune(best);
         let best = if self.effort.thorough { search_few_pods(self, layout, best) } else { best };
         Some(VerifiedFleet { packed_price, ..best })
-    }
-
-    /// Returns what the layout of an earlier failure yields if it is simulated once more, if known.
-    fn repeat(&mut self, layout: &Layout, failure: Option<&Failure>) -> Option<SimulationOutcome> {
-        let failure = failure?;
-        // Every search of every test compares the shortcut with the simulation.
-        if cfg!(test) && self.simulation.repeats(failure) {
-            self.assert_repeats(layout, failure);
-        }
-        self.simulation.repeat_failure(failure, &mut self.work)
-    }
-
-    /// Asserts that a repeated failure gives the pods and counts the work of a simulation.
-    fn assert_repeats(&mut self, layout: &Layout, failure: &Failure) {
-        let budget = || WorkBudget::for_search(self.effort.work_max);
-        let (mut counted, mut taken) = (budget(), budget());
-        let simulated = self.simulation.simulate(layout, &mut taken);
-        let repeated = self.simulation.repeat_failure(failure, &mut counted);
-        let left = |outcome| match outcome {
-            SimulationOutcome::LeftOver(left) => Some(left),
-            SimulationOutcome::Passed(_) => None,
-        };
-        assert_eq!(repeated.and_then(left), left(simulated));
-        assert_eq!(counted, taken);
     }
 
     /// Removes new nodes while every run still places all pods: empty nodes first, then growing
@@ -296,9 +271,9 @@ impl<'s, 'a> Repair<'s, 'a> {
     /// Returns the offers of the layout with room for the pods that a run leaves unscheduled.
     fn with_room_for_one_run(&mut self, mut layout: Layout) -> Vec<usize> {
         let problem = self.simulation.problem;
-        if let SimulationOutcome::LeftOver(left) = self.simulate(&layout) {
+        if let SimulationOutcome::LeftOver(failure) = self.simulate(&layout) {
             let limits = problem.limits_after(&layout);
-            let more = pack_greedily(problem.model, &left, &limits, self.effort.ahead);
+            let more = pack_greedily(problem.model, &failure.left, &limits, self.effort.ahead);
             layout.packing.new_nodes.extend(more.new_nodes);
         }
         problem.choose_offers(&layout)
@@ -309,22 +284,23 @@ impl<'s, 'a> Repair<'s, 'a> {
     ///
     /// The scheduler spreads pods over new nodes as well, so adding exactly enough may never end.
     /// Each round therefore adds room for twice as many of the leftover pods as the one before.
-    /// `first` is the outcome of the layout itself, if it is known.
+    /// `first` is the outcome of the layout itself.
     fn add_missing_nodes(
         &mut self,
         layout: &Layout,
         cap: Option<MicroUsd>,
-        mut first: Option<SimulationOutcome>,
+        first: SimulationOutcome,
     ) -> Option<VerifiedFleet> {
         let problem = self.simulation.problem;
         let most = layout.price.times(REPAIRED_PRICE_MAX);
-        let mut layout = layout.clone();
+        let (mut layout, mut first) = (layout.clone(), Some(first));
         for round in 0..REPAIRS_MAX {
-            let left = match first.take().unwrap_or_else(|| self.simulate(&layout)) {
+            let failure = match first.take().unwrap_or_else(|| self.simulate(&layout)) {
                 SimulationOutcome::Passed(fleet) => return Some(fleet),
-                SimulationOutcome::LeftOver(left) => left,
+                SimulationOutcome::LeftOver(failure) => failure,
             };
-            let grown: Vec<u32> = left.iter().map(|n| n.saturating_mul(1 << round)).collect();
+            let grown: Vec<u32> =
+                failure.left.iter().map(|n| n.saturating_mul(1 << round)).collect();
             let limits = problem.limits_after(&layout);
             let more = pack_greedily(problem.model, &grown, &limits, self.effort.ahead);
             if more.new_nodes.is_empty() {

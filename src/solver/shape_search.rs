@@ -121,7 +121,7 @@ impl ShapeSearch<'_, '_, '_> {
                 self.best = Some((counts.clone(), fleet));
                 TrialOutcome::Fits
             }
-            SimulationOutcome::LeftOver(left) => TrialOutcome::LeavesPods(left),
+            SimulationOutcome::LeftOver(failure) => TrialOutcome::LeavesPods(failure.left),
         }
     }
 

@@ -12,7 +12,6 @@ use super::layout::Layout;
 use super::problem::{Problem, VerifiedFleet, sum_by_priority};
 use super::scheduling_runs::{self, CoveredOrders, SchedulingRun, planned_pods};
 use super::simulation_run::{EmptyScheduler, RunResult, SimInput, SimState};
-use super::target_fleet::NodeRef;
 use super::work_budget::WorkBudget;
 
 /// The placement simulation of one problem, with the runs that a fleet must pass.
@@ -24,8 +23,6 @@ pub(super) struct Simulation<'a> {
     pub plain_scheduler: OnceLock<EmptyScheduler>,
     /// Index of the run that failed last. It is simulated first for the next fleet.
     last_failed_run: usize,
-    /// Failure of the layout that was simulated last, if the same layout would fail alike.
-    last_failure: Option<Failure>,
     /// Samples that failed for some fleet. Every other fleet must pass them as well.
     pub added_runs: Vec<SchedulingRun>,
     /// True if pods that a drain evicts are nominated like pending pods, as for a fleet built anew.
@@ -39,7 +36,6 @@ impl<'a> Simulation<'a> {
             spreading_scheduler: OnceLock::new(),
             plain_scheduler: OnceLock::new(),
             last_failed_run: 0,
-            last_failure: None,
             added_runs: Vec::new(),
             nominates_evicted_pods: false,
         }
@@ -90,9 +86,8 @@ impl<'a> Simulation<'a> {
 
     /// Simulates the runs and stops at the first that leaves pods unscheduled.
     pub(super) fn simulate(&mut self, layout: &Layout, work: &mut WorkBudget) -> SimulationOutcome {
-        self.last_failure = None;
         if let Some(missing) = self.problem.pods_without_domain(layout) {
-            return SimulationOutcome::LeftOver(missing);
+            return SimulationOutcome::LeftOver(Failure::without_run(missing));
         }
         let state = self.start(layout, work);
         let unplaced = self.excluded_pods(layout, &state, work);
@@ -107,22 +102,14 @@ impl<'a> Simulation<'a> {
         let results = self.run_until_left_over(&state, &in_order, input, work);
         let last = results.last().expect("there is at least one run");
         if !last.left_over.is_empty() {
-            let missing = self.missing_by_class(&state, last, &last.left_over);
-            let of_exclusion = if layout.packing.left_over() == 0 {
-                0
-            } else {
-                self.work_of_runs(&state, &BTreeMap::new(), 1)
-            };
-            let of_run = self.work_of_runs(&state, &unplaced, 1);
             self.last_failed_run = order[results.len() - 1];
-            self.last_failure = Some(Failure {
+            return SimulationOutcome::LeftOver(Failure {
+                left: self.missing_by_class(&state, last, &last.left_over),
                 tried: order[..results.len()].to_vec(),
                 pods: last.left_over.values().sum(),
-                left: missing.clone(),
                 setup_work: state.setup_work,
-                run_work: of_exclusion.saturating_add(of_run),
+                run_work: self.work_of_one_run(layout, &state, &unplaced),
             });
-            return SimulationOutcome::LeftOver(missing);
         }
         if !self.problem.checks.failure_domains.is_empty() {
             for (index, result) in results.iter().enumerate() {
@@ -130,12 +117,12 @@ impl<'a> Simulation<'a> {
                 if !too_many.is_empty() {
                     self.last_failed_run = order[index];
                     let missing = self.missing_by_class(&state, result, &too_many);
-                    return SimulationOutcome::LeftOver(missing);
+                    return SimulationOutcome::LeftOver(Failure::without_run(missing));
                 }
             }
         }
         if let Some(missing) = self.displaced(&state, &runs, input, work) {
-            return SimulationOutcome::LeftOver(missing);
+            return SimulationOutcome::LeftOver(Failure::without_run(missing));
         }
         let first = order.iter().position(|run| *run == 0).expect("every run was simulated");
         SimulationOutcome::Passed(self.verified(layout, &state, &results[first], unplaced))
@@ -181,46 +168,49 @@ impl<'a> Simulation<'a> {
         )
     }
 
-    /// Returns the failure of the layout that was simulated last, if a run left pods.
-    pub(super) fn last_failure(&self) -> Option<Failure> {
-        self.last_failure.clone()
-    }
-
-    /// Returns true if the layout of a failure would fail in the same run, simulated first.
-    pub(super) fn repeats(&self, failure: &Failure) -> bool {
-        failure.tried.last() == Some(&self.last_failed_run)
-    }
-
-    /// Returns what [`Simulation::simulate`] would return for the layout of an earlier failure, and
-    /// counts the same work. `None` if another run would be simulated first.
-    pub(super) fn repeat_failure(
-        &self,
-        failure: &Failure,
+    /// Returns what [`Simulation::simulate`] returns for a layout that failed before, and counts the
+    /// same work. If no other run failed since, the failed run comes first and fails alike.
+    pub(super) fn simulate_again(
+        &mut self,
+        layout: &Layout,
+        failure: Failure,
         work: &mut WorkBudget,
-    ) -> Option<SimulationOutcome> {
-        if !self.repeats(failure) {
-            return None;
+    ) -> SimulationOutcome {
+        if failure.tried.last() != Some(&self.last_failed_run) {
+            return self.simulate(layout, work);
         }
         work.count_setup(failure.setup_work);
         work.count(failure.run_work);
-        Some(SimulationOutcome::LeftOver(failure.left.clone()))
+        SimulationOutcome::LeftOver(failure)
     }
 
-    /// Returns the maximum number of pods that a run leaves of the layout that was simulated last.
-    pub(super) fn most_left_over(&self, layout: &Layout) -> u32 {
+    /// Returns the work of simulating one run of a layout.
+    fn work_of_one_run(
+        &self,
+        layout: &Layout,
+        state: &SimState,
+        unplaced: &BTreeMap<usize, u32>,
+    ) -> u64 {
+        let of_exclusion = if layout.packing.left_over() == 0 {
+            0
+        } else {
+            self.work_of_runs(state, &BTreeMap::new(), 1)
+        };
+        self.work_of_runs(state, unplaced, 1).saturating_add(of_exclusion)
+    }
+
+    /// Returns the maximum number of pods that a run leaves of a layout that failed. The problem has
+    /// no nominations.
+    pub(super) fn most_left_over(&self, layout: &Layout, failure: &Failure) -> u32 {
         let work = &mut WorkBudget::unlimited();
         let state = self.start(layout, work);
         let unplaced = self.excluded_pods(layout, &state, work);
         let input = SimInput { excluded: &unplaced, nominations: None };
-        let (tried, pods) = match &self.last_failure {
-            Some(failure) => (failure.tried.as_slice(), failure.pods),
-            None => (&[][..], 0),
-        };
-        let runs: Vec<SchedulingRun> = self.required_runs(&state);
-        let untried = runs.into_iter().enumerate().filter(|(run, _)| !tried.contains(run));
+        let runs = self.required_runs(&state).into_iter().enumerate();
+        let untried = runs.filter(|(run, _)| !failure.tried.contains(run));
         let untried: Vec<SchedulingRun> = untried.map(|(_, run)| run).collect();
         let left = self.left_over_of_runs(&state, &untried, input, work);
-        left.iter().map(|left| left.values().sum()).fold(pods, u32::max)
+        left.iter().map(|left| left.values().sum()).fold(failure.pods, u32::max)
     }
 
     /// Excludes unscheduled pods until every run places all others.
@@ -322,27 +312,20 @@ impl<'a> Simulation<'a> {
         left: &BTreeMap<usize, u32>,
     ) -> Vec<u32> {
         let model = self.problem.model;
-        let mut placed: BTreeMap<(usize, usize), u32> = BTreeMap::new();
-        let mut place = |group: usize, node_ref: &NodeRef, pods: u32| {
-            if let Some(class) = self.problem.class_at(group, node_ref, &state.offers) {
-                *placed.entry((group, class)).or_insert(0) += pods;
-            }
-        };
-        for group in left.keys() {
-            for (node_ref, pods) in state.staying.get(group).into_iter().flatten() {
-                place(*group, node_ref, *pods);
-            }
-        }
-        for (group, node) in result.bound.iter().filter(|(group, _)| left.contains_key(group)) {
-            place(*group, state.node_ref(*node), 1);
-        }
+        let placements = state.placements_of(result, |group| left.contains_key(&group));
         let mut missing = vec![0; model.classes.len()];
         for (group, count) in left {
             let mut count = *count;
+            let mut placed: BTreeMap<usize, u32> = BTreeMap::new();
+            for (node_ref, pods) in placements.get(group).into_iter().flatten() {
+                if let Some(class) = self.problem.class_at(*group, node_ref, &state.offers) {
+                    *placed.entry(class).or_insert(0) += pods;
+                }
+            }
             for class in model.classes_of_group[*group].iter().copied() {
                 let meant = model.classes[class].group_counts.iter().filter(|(g, _)| g == group);
                 let meant: u32 = meant.map(|(_, planned)| planned).sum();
-                let here = placed.get(&(*group, class)).copied().unwrap_or(0);
+                let here = placed.get(&class).copied().unwrap_or(0);
                 let short = meant.saturating_sub(here).min(count);
                 missing[class] += short;
                 count -= short;
@@ -386,25 +369,32 @@ fn more_than(left: &BTreeMap<usize, u32>, excluded: &BTreeMap<usize, u32>) -> BT
     left.iter().filter_map(more).collect()
 }
 
-/// A run that leaves pods of a layout. The same layout fails alike as long as no other run failed
-/// since, because that run is simulated first.
-#[derive(Debug, Clone)]
+/// Pods that a layout leaves unscheduled.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// Indices of the simulated runs. The last one left pods.
-    tried: Vec<usize>,
-    /// Number of pods left.
-    pods: u32,
     /// Pods left, by class.
-    left: Vec<u32>,
-    /// Work of the setup, and of the runs when the failed one is simulated first.
+    pub left: Vec<u32>,
+    /// Indices of the simulated runs, of which the last one left the pods. Empty if every run placed
+    /// all pods, or none was simulated.
+    tried: Vec<usize>,
+    /// Number of pods that the last run left.
+    pods: u32,
+    /// Work of the setup, and of the runs if the failed one is simulated first.
     setup_work: u64,
     run_work: u64,
+}
+
+impl Failure {
+    /// Returns a failure that another rule than a run decides.
+    fn without_run(left: Vec<u32>) -> Self {
+        Self { left, tried: Vec::new(), pods: 0, setup_work: 0, run_work: 0 }
+    }
 }
 
 /// Outcome of the simulated runs of a layout.
 pub(super) enum SimulationOutcome {
     /// Every run placed every pod.
     Passed(VerifiedFleet),
-    /// A run left these pods unscheduled, by class.
-    LeftOver(Vec<u32>),
+    /// A run left pods unscheduled.
+    LeftOver(Failure),
 }

@@ -117,10 +117,6 @@ impl SimState {
         self.node_refs.len()
     }
 
-    pub(super) fn node_ref(&self, node: NodeIndex) -> &NodeRef {
-        &self.node_refs[node.number()]
-    }
-
     /// Returns the nodes with their references and the offers of new nodes.
     pub(super) fn nodes_with_offers(
         &self,
@@ -138,9 +134,21 @@ impl SimState {
 
     /// Returns the placement of all pods after a run, staying pods included.
     pub(super) fn placements(&self, result: &RunResult) -> Placements {
-        let mut bound = result.bound.clone();
+        self.placements_of(result, |_| true)
+    }
+
+    /// Returns the placement of the pods of some groups after a run, staying pods included.
+    pub(super) fn placements_of(
+        &self,
+        result: &RunResult,
+        is_wanted: impl Fn(usize) -> bool,
+    ) -> Placements {
+        let bound = result.bound.iter().filter(|(group, _)| is_wanted(*group));
+        let mut bound: Vec<(usize, NodeIndex)> = bound.copied().collect();
         bound.sort_unstable();
-        let mut placements = self.staying.clone();
+        let staying = self.staying.iter().filter(|(group, _)| is_wanted(**group));
+        let mut placements: Placements =
+            staying.map(|(group, nodes)| (*group, nodes.clone())).collect();
         for equal in bound.chunk_by(|a, b| a == b) {
             let (group, node) = equal[0];
             let count = u32::try_from(equal.len()).unwrap_or(u32::MAX);

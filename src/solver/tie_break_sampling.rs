@@ -51,8 +51,9 @@ pub(super) fn repair_failed_samples(
     let mut next = 0;
     for _ in 0..REPAIRED_SAMPLES_MAX {
         let samples = samples(problem, &best, 0);
-        let tried = Samples { samples: &samples, skipped: &unrepairable, next };
-        let Some(at) = tried.first_failed(simulation, &best, work) else { break };
+        let known = (&unrepairable, next);
+        let failed = first_failed_sample(simulation, &best, &samples, known, work);
+        let Some(at) = failed else { break };
         simulation.added_runs.push(samples[at]);
         match repair_for_added_runs(simulation, &best) {
             Some(better) if better.unplaced == best.unplaced => (best, next) = (better, 0),
@@ -71,8 +72,9 @@ pub(super) fn require_failed_samples(simulation: &mut Simulation, fleet: &Verifi
     let samples = samples(simulation.problem, fleet, 0);
     let (mut failed, work) = (BTreeSet::new(), &mut WorkBudget::unlimited());
     while failed.len() < REPAIRED_SAMPLES_MAX {
-        let tried = Samples::after(&samples, &failed);
-        let Some(at) = tried.first_failed(simulation, fleet, work) else { break };
+        let known = (&failed, after_last(&failed));
+        let next = first_failed_sample(simulation, fleet, &samples, known, work);
+        let Some(at) = next else { break };
         failed.insert(at);
     }
     simulation.added_runs.extend(failed.into_iter().map(|at| samples[at]));
@@ -89,14 +91,22 @@ pub(super) fn passes_same_samples(
 ) -> bool {
     let samples = samples(simulation.problem, next, least);
     let (mut failed, none) = (BTreeSet::new(), BTreeSet::new());
-    while let Some(at) = Samples::after(&samples, &failed).first_failed(simulation, next, work) {
-        let sample = Samples::after(&samples[at..=at], &none);
-        if sample.first_failed(simulation, current, work).is_none() {
+    loop {
+        let known = (&failed, after_last(&failed));
+        let Some(at) = first_failed_sample(simulation, next, &samples, known, work) else {
+            return true;
+        };
+        let sample = &samples[at..=at];
+        if first_failed_sample(simulation, current, sample, (&none, 0), work).is_none() {
             return false;
         }
         failed.insert(at);
     }
-    true
+}
+
+/// Returns the number of samples that are known once the last of these failed.
+fn after_last(failed: &BTreeSet<usize>) -> usize {
+    failed.last().map_or(0, |last| last + 1)
 }
 
 /// Returns a message about failed samples, with their number and workloads.
@@ -110,7 +120,7 @@ pub(super) fn failed_samples_message(
         return None;
     }
     let (none, work) = (BTreeSet::new(), &mut WorkBudget::unlimited());
-    let first = Samples::after(&samples, &none).first_failed(simulation, fleet, work)?;
+    let first = first_failed_sample(simulation, fleet, &samples, (&none, 0), work)?;
     let state = simulation.initial_state(&fleet.layout, &fleet.offers);
     let nominations = simulation.nominations(&fleet.layout, &state);
     let input = SimInput { excluded: &fleet.unplaced, nominations: nominations.as_ref() };
@@ -142,42 +152,27 @@ fn samples(problem: &Problem, fleet: &VerifiedFleet, least: u64) -> Vec<Scheduli
     samples
 }
 
-/// Samples of a fleet, some of which are known.
-struct Samples<'s> {
-    samples: &'s [SchedulingRun],
-    /// Samples to skip.
-    skipped: &'s BTreeSet<usize>,
-    /// The fleet passes all samples before this one that are not skipped.
-    next: usize,
-}
-
-impl<'s> Samples<'s> {
-    /// Returns the samples of a fleet for which exactly those in `failed` failed, up to the last of
-    /// them.
-    fn after(samples: &'s [SchedulingRun], failed: &'s BTreeSet<usize>) -> Self {
-        Self { samples, skipped: failed, next: failed.last().map_or(0, |last| last + 1) }
-    }
-
-    /// Returns the first sample that fails.
-    ///
-    /// Known samples count as work as well: a search that knows more does not go further.
-    fn first_failed(
-        &self,
-        simulation: &Simulation,
-        fleet: &VerifiedFleet,
-        work: &mut WorkBudget,
-    ) -> Option<usize> {
-        let state = simulation.initial_state(&fleet.layout, &fleet.offers);
-        work.count_setup(state.setup_work);
-        let nominations = simulation.nominations(&fleet.layout, &state);
-        let input = SimInput { excluded: &fleet.unplaced, nominations: nominations.as_ref() };
-        let (known, unknown): (Vec<usize>, Vec<usize>) = (0..self.samples.len())
-            .filter(|sample| !self.skipped.contains(sample))
-            .partition(|sample| *sample < self.next);
-        let runs: Vec<SchedulingRun> = unknown.iter().map(|sample| self.samples[*sample]).collect();
-        let results = simulation.run_until_left_over(&state, &runs, input, work);
-        work.count(simulation.work_of_runs(&state, &fleet.unplaced, known.len()));
-        let is_left = results.last().is_some_and(|last| !last.left_over.is_empty());
-        is_left.then(|| unknown[results.len() - 1])
-    }
+/// Returns the first failed sample that is not in `skipped`. All samples before `next` are known:
+/// they are in `skipped`, or the fleet passes them.
+///
+/// Known samples count as work as well: a search that knows more does not go further.
+fn first_failed_sample(
+    simulation: &Simulation,
+    fleet: &VerifiedFleet,
+    samples: &[SchedulingRun],
+    (skipped, next): (&BTreeSet<usize>, usize),
+    work: &mut WorkBudget,
+) -> Option<usize> {
+    let state = simulation.initial_state(&fleet.layout, &fleet.offers);
+    work.count_setup(state.setup_work);
+    let nominations = simulation.nominations(&fleet.layout, &state);
+    let input = SimInput { excluded: &fleet.unplaced, nominations: nominations.as_ref() };
+    let (passed, untried): (Vec<usize>, Vec<usize>) = (0..samples.len())
+        .filter(|sample| !skipped.contains(sample))
+        .partition(|sample| *sample < next);
+    work.count(simulation.work_of_runs(&state, &fleet.unplaced, passed.len()));
+    let runs: Vec<SchedulingRun> = untried.iter().map(|sample| samples[*sample]).collect();
+    let results = simulation.run_until_left_over(&state, &runs, input, work);
+    let is_left = results.last().is_some_and(|last| !last.left_over.is_empty());
+    is_left.then(|| untried[results.len() - 1])
 }
