@@ -169,6 +169,11 @@ impl<'s, 'a> Repair<'s, 'a> {
         self.simulation.simulate(layout, &mut self.work)
     }
 
+    /// Returns the fleet of a layout, if every run places all pods.
+    pub(super) fn passing(&mut self, layout: &Layout) -> Option<VerifiedFleet> {
+        self.simulation.passing(layout, &mut self.work)
+    }
+
     /// Returns the outcome of [`Repair::simulate`], and the maximum number of pods that any run
     /// leaves unscheduled. The problem has no nominations.
     fn simulate_all_runs(&mut self, layout: &Layout) -> (SimulationOutcome, u32) {
@@ -201,7 +206,7 @@ impl<'s, 'a> Repair<'s, 'a> {
             Some(few) if self.work.is_exhausted() => few,
             few => {
                 let cap = few.as_ref().map(|few| few.layout.price).or(self.effort.price_below);
-                let first = self.simulation.simulate_again(layout, failure, &mut self.work);
+                let first = self.simulation.repeat(layout, failure, &mut self.work);
                 match self.add_missing_nodes(layout, cap, first).or(few) {
                     None if cap.is_none() => {
                         self.simulation.exclude_until_passed(layout, &mut self.work)
@@ -262,10 +267,7 @@ impl<'s, 'a> Repair<'s, 'a> {
                 layout.packing.new_nodes.push(node);
             }
         }
-        match self.simulate(&layout) {
-            SimulationOutcome::Passed(leaner) if leaner.unplaced == fleet.unplaced => Some(leaner),
-            SimulationOutcome::Passed(_) | SimulationOutcome::LeftOver(_) => None,
-        }
+        self.passing(&layout).filter(|leaner| leaner.unplaced == fleet.unplaced)
     }
 
     /// Returns the offers of the layout with room for the pods that a run leaves unscheduled.

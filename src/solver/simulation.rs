@@ -11,7 +11,7 @@ use super::failure_domains::PlacementMap;
 use super::layout::Layout;
 use super::problem::{Problem, VerifiedFleet, sum_by_priority};
 use super::scheduling_runs::{self, CoveredOrders, SchedulingRun, planned_pods};
-use super::simulation_run::{EmptyScheduler, RunResult, SimInput, SimState};
+use super::simulation_run::{EmptyScheduler, RunEnd, RunResult, SimInput, SimState};
 use super::work_budget::WorkBudget;
 
 /// The placement simulation of one problem, with the runs that a fleet must pass.
@@ -86,6 +86,28 @@ impl<'a> Simulation<'a> {
 
     /// Simulates the runs and stops at the first that leaves pods unscheduled.
     pub(super) fn simulate(&mut self, layout: &Layout, work: &mut WorkBudget) -> SimulationOutcome {
+        self.simulate_until(layout, RunEnd::LastPod, work)
+    }
+
+    /// Returns the fleet of a layout, if every run places all pods. This is less work than to count
+    /// the pods that a run leaves.
+    pub(super) fn passing(
+        &mut self,
+        layout: &Layout,
+        work: &mut WorkBudget,
+    ) -> Option<VerifiedFleet> {
+        match self.simulate_until(layout, RunEnd::FirstLeftOver, work) {
+            SimulationOutcome::Passed(fleet) => Some(fleet),
+            SimulationOutcome::LeftOver(_) => None,
+        }
+    }
+
+    fn simulate_until(
+        &mut self,
+        layout: &Layout,
+        end: RunEnd,
+        work: &mut WorkBudget,
+    ) -> SimulationOutcome {
         if let Some(missing) = self.problem.pods_without_domain(layout) {
             return SimulationOutcome::LeftOver(Failure::without_run(missing));
         }
@@ -99,7 +121,7 @@ impl<'a> Simulation<'a> {
         let in_order: Vec<SchedulingRun> = order.iter().map(|run| runs[*run]).collect();
         let nominations = self.nominations(layout, &state);
         let input = SimInput { excluded: &unplaced, nominations: nominations.as_ref() };
-        let results = self.run_until_left_over(&state, &in_order, input, work);
+        let results = self.run_until_left_over(&state, &in_order, input, end, work);
         let last = results.last().expect("there is at least one run");
         if !last.left_over.is_empty() {
             self.last_failed_run = order[results.len() - 1];
@@ -170,7 +192,7 @@ impl<'a> Simulation<'a> {
 
     /// Returns what [`Simulation::simulate`] returns for a layout that failed before, and counts the
     /// same work. If no other run failed since, the failed run comes first and fails alike.
-    pub(super) fn simulate_again(
+    pub(super) fn repeat(
         &mut self,
         layout: &Layout,
         failure: Failure,
@@ -225,7 +247,7 @@ impl<'a> Simulation<'a> {
         let nominations = self.nominations(layout, &state);
         loop {
             let input = SimInput { excluded: &unplaced, nominations: nominations.as_ref() };
-            let results = self.run_until_left_over(&state, &runs, input, work);
+            let results = self.run_until_left_over(&state, &runs, input, RunEnd::LastPod, work);
             let last = results.last().expect("there is at least one run");
             if last.left_over.is_empty() {
                 return self.verified(layout, &state, &results[0], unplaced);
@@ -260,7 +282,8 @@ impl<'a> Simulation<'a> {
         let input = SimInput { excluded: &unplaced, nominations: nominations.as_ref() };
         let mut runs = self.required_runs(&state);
         runs.retain(|run| orders.covers(run));
-        let results = self.run_until_left_over(&state, &runs, input, work);
+        let end = RunEnd::FirstLeftOver;
+        let results = self.run_until_left_over(&state, &runs, input, end, work);
         if results.last().is_none_or(|last| !last.left_over.is_empty()) {
             return None;
         }
@@ -374,8 +397,8 @@ fn more_than(left: &BTreeMap<usize, u32>, excluded: &BTreeMap<usize, u32>) -> BT
 pub(super) struct Failure {
     /// Pods left, by class.
     pub left: Vec<u32>,
-    /// Indices of the simulated runs, of which the last one left the pods. Empty if every run placed
-    /// all pods, or none was simulated.
+    /// Indices of the simulated runs. The last one left the pods. Empty if every run placed all pods,
+    /// or none was simulated.
     tried: Vec<usize>,
     /// Number of pods that the last run left.
     pods: u32,

@@ -15,7 +15,7 @@ use super::problem::{Problem, VerifiedFleet};
 use super::repair::{is_simulated, repair_for_added_runs};
 use super::scheduling_runs::{SchedulingRun, planned_pods, tie_break_samples};
 use super::simulation::Simulation;
-use super::simulation_run::SimInput;
+use super::simulation_run::{RunEnd, SimInput};
 use super::strategy::{SolvedFleet, Strategy};
 use super::work_budget::WorkBudget;
 
@@ -172,7 +172,7 @@ fn first_failed_sample(
         .partition(|sample| *sample < next);
     work.count(simulation.work_of_runs(&state, &fleet.unplaced, passed.len()));
     let runs: Vec<SchedulingRun> = untried.iter().map(|sample| samples[*sample]).collect();
-    let results = simulation.run_until_left_over(&state, &runs, input, work);
+    let results = simulation.run_until_left_over(&state, &runs, input, RunEnd::FirstLeftOver, work);
     let is_left = results.last().is_some_and(|last| !last.left_over.is_empty());
     is_left.then(|| untried[results.len() - 1])
 }

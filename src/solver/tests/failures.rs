@@ -29,7 +29,7 @@ fn simulate_failure(input: &Input, left: u32) {
     let mut work = [0, 1, 2].map(|_| WorkBudget::for_search(1_000));
     let first = failure(simulation.simulate(&layout, &mut work[0]));
     let second = failure(simulation.simulate(&layout, &mut work[1]));
-    let third = failure(simulation.simulate_again(&layout, first, &mut work[2]));
+    let third = failure(simulation.repeat(&layout, first, &mut work[2]));
     assert_eq!(second, third);
     assert_eq!(work[1], work[2]);
 }
