@@ -138,8 +138,11 @@ struct WeightTier<'a> {
 impl WeightTier<'_> {
     /// Counts a try of a class with its rules.
     fn count(&self, class: usize) {
-        let rules = u64::try_from(self.model.classes[class].rules.len()).unwrap_or(u64::MAX);
-        self.work.set(self.work.get().saturating_add(rules).saturating_add(1));
+        self.count_work(self.model.work_of(class));
+    }
+
+    fn count_work(&self, work: u64) {
+        self.work.set(self.work.get().saturating_add(work));
     }
 
     /// Returns true if no work is left for look-ahead.
@@ -341,9 +344,7 @@ impl WeightTier<'_> {
     /// Returns true if one node of the offer class holds all of `pods`.
     fn holds(&self, offer_class: usize, pods: &PodSet) -> bool {
         let empty = &self.model.offer_classes[offer_class];
-        for class in pods.classes() {
-            self.count(*class);
-        }
+        self.count_work(pods.work);
         pods.fits(&empty.room, &empty.admits)
     }
 

@@ -120,11 +120,8 @@ impl RemainingLimits {
             return false;
         }
         let Some(left) = self.left.get(&self.pools[to]) else { return true };
-        let mut left = left.clone();
-        if self.pools[from] == self.pools[to] {
-            left.change(&self.sizes[from], 1);
-        }
-        left.allows(&self.sizes[to])
+        let removed = (self.pools[from] == self.pools[to]).then(|| &self.sizes[from]);
+        left.allows_in_place_of(removed, &self.sizes[to])
     }
 
     /// Returns true if `launches` nodes of class `from` may each be replaced by a node of class
@@ -175,8 +172,17 @@ impl RemainingLimits {
 
 impl PoolHeadroom {
     fn allows(&self, size: &Resources) -> bool {
-        self.nodes.is_none_or(|n| n >= 1)
-            && self.amounts.iter().all(|(name, left)| amount(size, name) <= *left)
+        self.allows_in_place_of(None, size)
+    }
+
+    /// Returns true if a further node stays within the limits once another is removed.
+    fn allows_in_place_of(&self, removed: Option<&Resources>, size: &Resources) -> bool {
+        let freed = |name: &str| removed.map_or(0, |removed| amount(removed, name));
+        self.nodes.is_none_or(|n| n + i64::from(removed.is_some()) >= 1)
+            && self
+                .amounts
+                .iter()
+                .all(|(name, left)| amount(size, name) <= left.saturating_add(freed(name)))
     }
 
     fn change(&mut self, size: &Resources, sign: i64) {
