@@ -115,6 +115,7 @@ impl PodSet {
     }
 
     /// Returns true if one node with this room, which admits these classes, may hold all pods.
+    #[inline]
     pub(super) fn fits(&self, room: &[i64], admits: &[bool]) -> bool {
         self.obeys_rules
             && has_room(&self.requests, room)

@@ -242,6 +242,7 @@ impl PackingModel {
 }
 
 /// Returns how many copies of `request` fit into `free`, at most `limit`.
+#[inline]
 pub(super) fn copies(request: &[i64], free: &[i64], limit: u32) -> u32 {
     if limit == 1 {
         return u32::from(has_room(request, free));
@@ -256,6 +257,7 @@ pub(super) fn copies(request: &[i64], free: &[i64], limit: u32) -> u32 {
 }
 
 /// Returns true if `request` fits into `free`.
+#[inline]
 pub(super) fn has_room(request: &[i64], free: &[i64]) -> bool {
     request.iter().zip(free).all(|(requested, free)| *requested <= 0 || requested <= free)
 }
