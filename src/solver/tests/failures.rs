@@ -37,7 +37,7 @@ fn simulate_failure(input: &Input, left: u32) {
 #[test]
 fn failed_layout_fails_alike_with_equal_work() {
     let mut scenario = Scenario::new(&["m5.large"], 600, 100);
-    scenario.scale(7);
+    scenario.scale(8);
     scenario.with_input(|input| simulate_failure(input, 0));
     scenario.with_input(|input| simulate_failure(input, 1));
 }
