@@ -203,3 +203,28 @@ pub(super) fn amount(size: &Resources, name: &str) -> i64 {
         _ => size.extended.get(name).copied().unwrap_or(0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::pods::resources;
+
+    #[test]
+    fn node_that_a_swap_removes_makes_room() {
+        let limits = |nodes| {
+            let amounts = [("cpu".to_owned(), 1_000)].into();
+            let left = [("p".into(), PoolHeadroom { amounts, nodes: Some(nodes) })].into();
+            let sizes = [2_000, 3_000, 4_000].map(|cpu| resources(cpu, 0));
+            RemainingLimits {
+                left,
+                supply: BTreeMap::new(),
+                sizes: Arc::new(sizes.into()),
+                pools: Arc::new(vec!["p".into(); 3]),
+                reservations: Arc::new(vec![None; 3]),
+            }
+        };
+        assert!(limits(0).allows_swap(0, 1) && !limits(0).allows_swap(0, 2));
+        assert!(!limits(-1).allows_swap(0, 0), "too many nodes");
+        assert!(!limits(1).allows(0), "too much CPU");
+    }
+}

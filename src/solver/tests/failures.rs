@@ -7,7 +7,8 @@ use crate::solver::work_budget::WorkBudget;
 use crate::solver::{DriftedNodes, Input, Prepared, initial_fleet};
 use crate::testing::Scenario;
 
-/// Simulates a layout that lacks a node, first and once more. `left` pods have no room in it.
+/// Simulates a layout that lacks a node, first, once more, and only until a pod is left. The packing
+/// leaves `left` pods.
 fn simulate_failure(input: &Input, left: u32) {
     let Prepared { split, offers, existing, budgets, .. } =
         Prepared::new(input, &DriftedNodes::default());
@@ -26,12 +27,14 @@ fn simulate_failure(input: &Input, left: u32) {
             SimulationOutcome::Passed(_) => panic!("a node is missing"),
         }
     };
-    let mut work = [0, 1, 2].map(|_| WorkBudget::for_search(1_000));
+    let mut work = [0, 1, 2, 3].map(|_| WorkBudget::for_search(1_000));
     let first = failure(simulation.simulate(&layout, &mut work[0]));
     let second = failure(simulation.simulate(&layout, &mut work[1]));
     let third = failure(simulation.repeat(&layout, first, &mut work[2]));
     assert_eq!(second, third);
     assert_eq!(work[1], work[2]);
+    assert!(simulation.passing(&layout, &mut work[3]).is_none());
+    assert_eq!(work[1], work[3]);
 }
 
 #[test]
