@@ -102,15 +102,12 @@ impl Scheduler {
 
     /// Returns the node with the highest total.
     fn highest_scored(&mut self, feasible: &FeasibleNodes) -> usize {
-        let totals = feasible.totals.iter().copied();
-        let highest = totals.clone().fold(i32::MIN, i32::max);
-        let is_best = |total: &i32| *total == highest;
-        let mut best =
-            totals.clone().enumerate().filter(|(_, total)| is_best(total)).map(|(index, _)| index);
+        let highest = feasible.totals.iter().copied().fold(i32::MIN, i32::max);
+        let mut best = (0..feasible.len()).filter(|index| feasible.totals[*index] == highest);
         let taken = match self.ties {
             TieBreaking::HeapOrder => best.min_by_key(|index| heap_position(*index)),
             TieBreaking::Random => {
-                let ties = totals.filter(is_best).count();
+                let ties = best.clone().count();
                 best.nth(if ties > 1 { self.rng.random_range(0..ties) } else { 0 })
             }
         };
