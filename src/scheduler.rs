@@ -358,6 +358,12 @@ impl Scheduler {
         Some(node)
     }
 
+    /// Returns true if a pod of this class that no node fits will not fit either once more pods are
+    /// bound.
+    pub fn stays_unschedulable(&self, class: ClassIndex) -> bool {
+        self.registry.classes[class.0].only_loses()
+    }
+
     /// Checks that a pod of this class may run on `node` now.
     ///
     /// # Errors

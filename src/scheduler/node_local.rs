@@ -25,6 +25,7 @@ pub(super) struct NodeLocalFilter {
 
 impl NodeLocalFilter {
     /// Returns true if the pod passes all node-local filters.
+    #[inline]
     pub(super) fn passes(&self, node: usize, view: &NodeViews, load: &NodeUsage) -> bool {
         let node_view = view.node(node);
         node_view.node_match == NodeMatch::Fits
@@ -34,6 +35,7 @@ impl NodeLocalFilter {
     }
 
     /// Returns the resource score of a node, or [`UNFIT`].
+    #[inline]
     pub(super) fn score(
         &self,
         node: usize,

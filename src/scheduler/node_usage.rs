@@ -191,6 +191,7 @@ impl NodeUsage {
     }
 
     /// Returns true if none of `ports` conflicts with a used port.
+    #[inline]
     pub(super) fn has_free_ports(&self, ports: &[HostPortKey]) -> bool {
         ports.iter().all(|port| !self.ports.iter().any(|other| other.conflicts(port)))
     }
@@ -198,6 +199,7 @@ impl NodeUsage {
     /// Returns true if the node has room for one more pod with this request.
     ///
     /// Source: `pkg/scheduler/framework/plugins/noderesources/fit.go`.
+    #[inline]
     pub(super) fn has_room(&self, request: &PodRequest) -> bool {
         let (storage, used) = self.storage;
         self.has_slot()

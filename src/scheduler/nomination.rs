@@ -42,6 +42,9 @@ impl Scheduler {
 
     /// Returns the nodes that would not fit once their nominated pods are bound.
     pub(super) fn reserved(&mut self, class: usize) -> Vec<usize> {
+        if self.nominations.is_empty() {
+            return Vec::new();
+        }
         let mut nominated_pods: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (other, node) in &self.nominations {
             if self.priority(*other) >= self.priority(class) && self.nodes.present[*node] {

@@ -17,6 +17,7 @@ pub enum BalanceScoring {
 }
 
 /// Returns the sum of `NodeResourcesFit` and `NodeResourcesBalancedAllocation`, both of weight 1.
+#[inline]
 pub(super) fn resource_score(
     request: &PodRequest,
     load: &NodeUsage,
@@ -39,6 +40,7 @@ pub(super) fn resource_score(
 
 /// Scores the free share of CPU and memory: the mean of both, and 0 for a resource that is
 /// overcommitted.
+#[inline]
 fn least_allocated(used: CpuMemory, has: CpuMemory) -> i64 {
     let score = |used: i64, has: i64| {
         if used > has { 0 } else { (has - used).saturating_mul(SCORE_MAX) / has }
@@ -53,6 +55,7 @@ fn least_allocated(used: CpuMemory, has: CpuMemory) -> i64 {
 
 /// Scores how close the used shares of CPU and memory are: 100 less their standard deviation, which
 /// for two numbers is half their distance.
+#[inline]
 pub(super) fn evenness(used: CpuMemory, has: CpuMemory) -> i64 {
     let share = |used: i64, has: i64| (to_f64(used) / to_f64(has)).min(1.0);
     let deviation = if has.cpu == 0 || has.memory == 0 {

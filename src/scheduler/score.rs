@@ -9,6 +9,8 @@
 //! Source: `pkg/scheduler/apis/config/v1/default_plugins.go` (weights), and `scoring.go` or
 //! `*_allocation.go` of each plugin below `pkg/scheduler/framework/plugins`.
 
+use std::sync::LazyLock;
+
 use super::Scheduler;
 use super::pod_class::PodClass;
 use super::resource_score::{SCORE_MAX, to_f64, truncate};
@@ -40,6 +42,7 @@ impl FeasibleNodes {
         self.totals.clear();
     }
 
+    #[inline]
     pub(super) fn push(&mut self, node: usize, score: i32) {
         self.nodes.push(node);
         self.totals.push(score);
@@ -80,51 +83,38 @@ impl Scheduler {
             }
         }
         if !class.soft_spread.is_empty() {
-            let scores = self.spread_scores(class, &feasible.nodes);
-            feasible.add(SPREAD_WEIGHT, scores.into_iter());
+            self.add_spread_scores(class, feasible);
         }
         if let Some(sums) = self.affinity_sums(class, &feasible.nodes) {
             feasible.add(POD_AFFINITY_WEIGHT, normalize(&sums));
         }
     }
 
-    fn spread_scores(&self, class: &PodClass, nodes: &[usize]) -> Vec<i64> {
+    fn add_spread_scores(&self, class: &PodClass, feasible: &mut FeasibleNodes) {
         let topologies = &self.nodes.topologies;
         let soft = || class.soft_spread.iter().map(|spread| &topologies[spread.topology]);
-        let has_keys = |node: usize| soft().all(|topology| topology.domain(node).is_some());
-        let scored: Vec<bool> =
-            nodes.iter().map(|node| !class.soft_needs_keys || has_keys(*node)).collect();
-        let mut sums = vec![0.0; nodes.len()];
-        for spread in &class.soft_spread {
+        let has_keys = |node: &usize| soft().all(|topology| topology.domain(*node).is_some());
+        let nodes = &feasible.nodes;
+        let scored: Vec<bool> = if class.soft_needs_keys {
+            nodes.iter().map(has_keys).collect()
+        } else {
+            vec![true; nodes.len()]
+        };
+        let worths = class.soft_spread.iter().map(|spread| {
             let topology = &topologies[spread.topology];
-            let weight = logarithm(spread_size(topology, nodes, &scored) + 2);
-            let skew = f64::from(spread.max_skew) - 1.0;
-            let worth = |pods: u32| f64::from(pods) * weight + skew;
-            let of_node = topology.domain_of_nodes();
-            let pods = self.spread_counters[spread.counter].pods();
-            let here = &self.pods_on_node[spread.set];
-            // Most hosts have none of the pods, and there are few zones.
-            let none = worth(0);
-            let by_domain: Vec<f64> = if topology.is_hostname {
-                Vec::new()
-            } else {
-                pods.iter().map(|pods| worth(*pods)).collect()
-            };
-            for (node, sum) in nodes.iter().zip(&mut sums) {
-                let domain = of_node[*node];
-                if domain == ABSENT {
-                    continue;
-                }
+            SpreadWorth {
+                of_node: topology.domain_of_nodes(),
                 // Pods of the node itself count, even if the constraint does not count the node.
-                *sum += if topology.is_hostname {
-                    let pods = here.get(*node).copied().unwrap_or(0);
-                    if pods == 0 { none } else { worth(pods) }
-                } else {
-                    by_domain.get(to_index(domain)).copied().unwrap_or(none)
-                };
+                pods_on_node: topology.is_hostname.then(|| &*self.pods_on_node[spread.set]),
+                pods_in_domain: self.spread_counters[spread.counter].pods(),
+                weight: logarithm(spread_size(topology, nodes, &scored) + 2),
+                skew: f64::from(spread.max_skew) - 1.0,
             }
-        }
-        invert_spread(&sums, &scored)
+        });
+        let worths: Vec<SpreadWorth> = worths.collect();
+        let sum = |node: &usize| round(worths.iter().map(|worth| worth.of(*node)).sum());
+        let sums: Vec<i64> = nodes.iter().map(sum).collect();
+        feasible.add(SPREAD_WEIGHT, invert_spread(&sums, &scored));
     }
 
     /// Returns the affinity sum of each node: preferences of the pod for running pods, and of
@@ -160,6 +150,34 @@ impl Scheduler {
     }
 }
 
+/// Pods that one soft constraint counts, and their worth.
+struct SpreadWorth<'a> {
+    /// Domain of each node.
+    of_node: &'a [u32],
+    /// Number of pods of each node, for the host name key.
+    pods_on_node: Option<&'a [u32]>,
+    /// Number of pods of each domain; domains beyond the end have none.
+    pods_in_domain: &'a [u32],
+    weight: f64,
+    skew: f64,
+}
+
+impl SpreadWorth<'_> {
+    /// Returns the worth of the pods in the domain of a node; 0 without a domain.
+    #[inline]
+    fn of(&self, node: usize) -> f64 {
+        let domain = self.of_node[node];
+        if domain == ABSENT {
+            return 0.0;
+        }
+        let pods = match self.pods_on_node {
+            Some(pods) => pods.get(node),
+            None => self.pods_in_domain.get(to_index(domain)),
+        };
+        f64::from(pods.copied().unwrap_or(0)) * self.weight + self.skew
+    }
+}
+
 /// Scales scores to a minimum of 0 and a maximum of 100.
 fn normalize(scores: &[i64]) -> impl Iterator<Item = i64> {
     let lowest = scores.iter().copied().min().unwrap_or(0);
@@ -173,24 +191,24 @@ fn normalize(scores: &[i64]) -> impl Iterator<Item = i64> {
     scores.iter().copied().map(share)
 }
 
-/// Converts pod counts to scores: fewer pods are better. Nodes that are not scored get 0.
-fn invert_spread(sums: &[f64], scored: &[bool]) -> Vec<i64> {
-    let raw: Vec<i64> = sums.iter().map(|sum| round(*sum)).collect();
-    let counted = || raw.iter().zip(scored).filter(|(_, scored)| **scored).map(|(sum, _)| *sum);
-    let (lowest, highest) = (counted().min().unwrap_or(0), counted().max().unwrap_or(0));
-    let score = |sum: i64| match highest {
+/// Converts the worth of pods to scores: fewer pods are better. Nodes that are not scored get 0.
+fn invert_spread(sums: &[i64], scored: &[bool]) -> impl Iterator<Item = i64> {
+    let counted = || sums.iter().zip(scored).filter(|(_, scored)| **scored).map(|(sum, _)| *sum);
+    let lowest = counted().fold(i64::MAX, i64::min);
+    let highest = counted().fold(i64::MIN, i64::max);
+    let score = move |sum: i64| match highest {
         0 => SCORE_MAX,
         _ => SCORE_MAX * (highest + lowest - sum) / highest,
     };
     // Sums are close together, so each score is computed once and not for each node.
-    let range = usize::try_from(highest - lowest).unwrap_or(usize::MAX);
+    let range = usize::try_from(highest.saturating_sub(lowest)).unwrap_or(0);
     let known: Vec<i64> =
         if range < RANGE_MAX { (lowest..=highest).map(score).collect() } else { Vec::new() };
-    let look_up = |sum: i64| {
+    let look_up = move |sum: i64| {
         let at = usize::try_from(sum - lowest).unwrap_or(usize::MAX);
         known.get(at).copied().unwrap_or_else(|| score(sum))
     };
-    raw.iter().zip(scored).map(|(sum, scored)| if *scored { look_up(*sum) } else { 0 }).collect()
+    sums.iter().zip(scored).map(move |(sum, scored)| if *scored { look_up(*sum) } else { 0 })
 }
 
 /// Counts the domains of the scored nodes. Nodes without the key count as one domain.
@@ -212,12 +230,24 @@ fn round(x: f64) -> i64 {
     if x - to_f64(whole) >= 0.5 { whole + 1 } else { whole }
 }
 
+/// Natural logarithms from 1 on. The scores of one pod count fewer nodes in all but huge clusters.
+static LOGARITHMS: LazyLock<Vec<f64>> =
+    LazyLock::new(|| (1..=LOGARITHMS_MAX).map(compute_logarithm).collect());
+
+/// Number of logarithms that are computed once.
+const LOGARITHMS_MAX: usize = 1_024;
+
 /// Returns the natural logarithm of `n`, which must not be 0, accurate to the last but one digit of
 /// a double.
+pub(super) fn logarithm(n: usize) -> f64 {
+    LOGARITHMS.get(n - 1).copied().unwrap_or_else(|| compute_logarithm(n))
+}
+
+/// Computes a natural logarithm.
 ///
 /// Logarithms of the standard library depend on the platform. `n` is halved into [0.75, 1.5), where
 /// the series of ln x = 2 artanh((x − 1) / (x + 1)) is short.
-pub(super) fn logarithm(n: usize) -> f64 {
+fn compute_logarithm(n: usize) -> f64 {
     const TERMS: u32 = 24;
     let (mut rest, mut halvings) = (usize_to_f64(n), 0.0);
     while rest >= 1.5 {

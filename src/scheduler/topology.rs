@@ -59,6 +59,7 @@ impl Topology {
         self.of_node.push(domain);
     }
 
+    #[inline]
     pub(super) fn domain(&self, node: usize) -> Option<u32> {
         self.of_node.get(node).copied().filter(|domain| *domain != ABSENT)
     }

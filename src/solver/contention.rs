@@ -17,7 +17,7 @@ use crate::demand::PodGroup;
 use crate::model::desired::{Desired, DisruptionBudget, pods_to_keep};
 use crate::model::ids::workload_key;
 use crate::model::pod::Selector;
-use crate::scheduler::{EvictionBudget, NamespaceLabels, PodSelector};
+use crate::scheduler::{EvictionBudget, NamespaceLabels, PodSelector, Preemption};
 
 /// Maximum number of pods of one group for which evictions are computed.
 const PODS_MAX: u32 = 256;
@@ -122,7 +122,7 @@ pub(super) fn preempted_daemons_message(
     if !problem.groups.iter().any(could_preempt) || is_too_large_for_contention(problem, fleet) {
         return None;
     }
-    let preempted = simulation.preempted_daemons(fleet);
+    let preempted = preempted_daemons(simulation, fleet);
     let (by, daemons): (BTreeSet<_>, BTreeSet<_>) = preempted.into_iter().unzip();
     if daemons.is_empty() {
         return None;
@@ -134,6 +134,37 @@ pub(super) fn preempted_daemons_message(
         list(daemons),
         list(by)
     ))
+}
+
+/// Returns workloads whose pods preempt DaemonSet pods if pods arrive by ascending priority,
+/// each with the DaemonSet.
+fn preempted_daemons(simulation: &Simulation, fleet: &VerifiedFleet) -> Vec<(String, String)> {
+    let state = simulation.initial_state(&fleet.layout, &fleet.offers);
+    let groups = simulation.problem.groups;
+    let pending = simulation.pending_pods(&state, &fleet.unplaced);
+    let mut order: Vec<usize> = (0..groups.len()).collect();
+    order.sort_by_key(|group| groups[*group].shape.priority);
+    let mut scheduler = state.scheduler;
+    let mut preempted = Vec::new();
+    for group in order {
+        let class = state.classes[group];
+        for _ in 0..pending[group] {
+            if scheduler.try_schedule(class, None).is_some() || !groups[group].shape.preempts {
+                continue;
+            }
+            let Some(Preemption { node, victims }) = scheduler.preempt(class) else { break };
+            for victim in &victims {
+                scheduler.unbind(*victim, node);
+                let daemon = state.fixed.daemons.iter().position(|daemon| daemon == victim);
+                preempted.extend(daemon.map(|daemon| {
+                    let name = workload_key(&simulation.problem.daemons[daemon].workload);
+                    (workload_key(&groups[group].workload), name)
+                }));
+            }
+            scheduler.bind(class, node);
+        }
+    }
+    preempted
 }
 
 /// Records the pods that become pending in a run where unschedulable pods arrive first.

@@ -25,7 +25,7 @@ use super::problem::{FleetChecks, FollowedPods, Placements, Problem, ProblemInpu
 use super::redeployment::Redeployment;
 use super::repair::{is_simulated, missing_nodes, shortage_without_nominations};
 use super::scheduling_runs::CoveredOrders;
-use super::simulation::{Simulation, SimulationOutcome};
+use super::simulation::Simulation;
 use super::spot_diversity::OfferingShare;
 use super::strategy::{SolvedFleet, Stage, improve};
 use super::target_fleet::NodeRef;
@@ -285,9 +285,7 @@ impl<'a> Passes<'a> {
     ) -> Option<VerifiedFleet> {
         let problem = self.problem(&self.demand.groups, self.existing, model);
         let (mut simulation, work) = (Simulation::new(&problem), &mut WorkBudget::unlimited());
-        let SimulationOutcome::Passed(proven) = simulation.simulate(&leaner.layout, work) else {
-            return None;
-        };
+        let proven = simulation.passing(&leaner.layout, work)?;
         let left = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
         let packed = leaner.packed_price;
         let holds = left(&proven) <= left(earlier)

@@ -8,7 +8,6 @@ use super::greedy_packing::{PackedNode, Packing};
 use super::layout::{Layout, PodsByClass};
 use super::problem::VerifiedFleet;
 use super::repair::Repair;
-use super::simulation::SimulationOutcome;
 use crate::model::units::MicroUsd;
 
 /// Maximum pods for this search.
@@ -94,10 +93,7 @@ fn simulate_fleet(
     if !problem.is_within_limits(&layout) {
         return None;
     }
-    match repair.simulate(&layout) {
-        SimulationOutcome::Passed(settled) => Some(settled),
-        SimulationOutcome::LeftOver(_) => None,
-    }
+    repair.passing(&layout)
 }
 
 /// Enumerates the fleets below a price, as ascending indices of offer classes.

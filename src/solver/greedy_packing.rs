@@ -6,6 +6,7 @@
 //! next node, because for few pods the last node decides the price.
 
 use std::cell::Cell;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::limits::RemainingLimits;
@@ -122,6 +123,20 @@ fn beyond_one_node(model: &PackingModel, wanted: &[u32]) -> Vec<u32> {
     wanted.iter().enumerate().map(beyond).collect()
 }
 
+/// A filled node, with its cost and the value of its pods.
+struct ValuedNode {
+    node: PackedNode,
+    cost: i128,
+    value: i128,
+}
+
+impl ValuedNode {
+    /// Compares the prices for the value of the pods.
+    fn cmp_price(&self, other: &Self) -> Ordering {
+        (self.cost * other.value).cmp(&(other.cost * self.value))
+    }
+}
+
 /// Offer classes of one pool weight.
 struct WeightTier<'a> {
     model: &'a PackingModel,
@@ -138,8 +153,11 @@ struct WeightTier<'a> {
 impl WeightTier<'_> {
     /// Counts a try of a class with its rules.
     fn count(&self, class: usize) {
-        let rules = u64::try_from(self.model.classes[class].rules.len()).unwrap_or(u64::MAX);
-        self.work.set(self.work.get().saturating_add(rules).saturating_add(1));
+        self.count_work(self.model.work_of(class));
+    }
+
+    fn count_work(&self, work: u64) {
+        self.work.set(self.work.get().saturating_add(work));
     }
 
     /// Returns true if no work is left for look-ahead.
@@ -237,18 +255,22 @@ impl WeightTier<'_> {
     /// well.
     fn best_next(&self, candidates: &[usize], left: &[u32]) -> Option<PackedNode> {
         let filled = self.allowed(candidates).map(|class| self.fill_by_value(class, left));
-        let mut filled: Vec<PackedNode> = filled.filter(|node| !node.pods.is_empty()).collect();
-        let cost = |node: &PackedNode| self.model.effective_cost(node.offer_class, &node.pods);
-        let better = |a: &PackedNode, b: &PackedNode| {
-            (cost(a) * self.value(b)).cmp(&(cost(b) * self.value(a)))
-        };
-        filled.sort_by(better);
+        let filled = filled.filter(|node| !node.pods.is_empty()).map(|node| self.valued(node));
+        let mut filled: Vec<ValuedNode> = filled.collect();
+        filled.sort_by(ValuedNode::cmp_price);
         filled.truncate(SHAPED_MAX);
-        let shaped: Vec<PackedNode> =
-            filled.iter().map(|node| self.fill_by_shape(node.offer_class, left)).collect();
+        let by_shape =
+            |valued: &ValuedNode| self.valued(self.fill_by_shape(valued.node.offer_class, left));
+        let shaped: Vec<ValuedNode> = filled.iter().map(by_shape).collect();
         // Equal nodes keep their order: the cheaper offer class first, and by value before by
         // shape.
-        filled.into_iter().chain(shaped).reduce(|a, b| if better(&b, &a).is_lt() { b } else { a })
+        let all = filled.into_iter().chain(shaped);
+        let best = all.reduce(|a, b| if b.cmp_price(&a).is_lt() { b } else { a });
+        best.map(|best| best.node)
+    }
+
+    fn valued(&self, node: PackedNode) -> ValuedNode {
+        ValuedNode { cost: self.cost(&node), value: self.value(&node), node }
     }
 
     fn value(&self, node: &PackedNode) -> i128 {
@@ -341,9 +363,7 @@ impl WeightTier<'_> {
     /// Returns true if one node of the offer class holds all of `pods`.
     fn holds(&self, offer_class: usize, pods: &PodSet) -> bool {
         let empty = &self.model.offer_classes[offer_class];
-        for class in pods.classes() {
-            self.count(*class);
-        }
+        self.count_work(pods.work);
         pods.fits(&empty.room, &empty.admits)
     }
 

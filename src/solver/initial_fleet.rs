@@ -5,7 +5,7 @@ use super::layout::Layout;
 use super::node_disposition::{NodeDisposition, RetireCondition};
 use super::problem::{Problem, VerifiedFleet};
 use super::repair::{is_simulated, repair};
-use super::simulation::{Simulation, SimulationOutcome};
+use super::simulation::Simulation;
 use super::spread_domains::is_spread_over_domains;
 use super::work_budget::WorkBudget;
 
@@ -56,10 +56,7 @@ fn on_existing_nodes(simulation: &mut Simulation, layout: &Layout) -> Option<Ver
     bare.price = bare.price - bare.packing.price(simulation.problem.model);
     bare.packing.new_nodes.clear();
     bare.packing.left.fill(0);
-    match simulation.simulate(&bare, &mut WorkBudget::unlimited()) {
-        SimulationOutcome::Passed(fleet) => Some(fleet),
-        SimulationOutcome::LeftOver(_) => None,
-    }
+    simulation.passing(&bare, &mut WorkBudget::unlimited())
 }
 
 /// Retains nodes to retire while pods would be unschedulable without them. `place_leftover` is

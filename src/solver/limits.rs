@@ -120,11 +120,8 @@ impl RemainingLimits {
             return false;
         }
         let Some(left) = self.left.get(&self.pools[to]) else { return true };
-        let mut left = left.clone();
-        if self.pools[from] == self.pools[to] {
-            left.change(&self.sizes[from], 1);
-        }
-        left.allows(&self.sizes[to])
+        let removed = (self.pools[from] == self.pools[to]).then(|| &self.sizes[from]);
+        left.allows_in_place_of(removed, &self.sizes[to])
     }
 
     /// Returns true if `launches` nodes of class `from` may each be replaced by a node of class
@@ -175,8 +172,17 @@ impl RemainingLimits {
 
 impl PoolHeadroom {
     fn allows(&self, size: &Resources) -> bool {
-        self.nodes.is_none_or(|n| n >= 1)
-            && self.amounts.iter().all(|(name, left)| amount(size, name) <= *left)
+        self.allows_in_place_of(None, size)
+    }
+
+    /// Returns true if a further node stays within the limits once another is removed.
+    fn allows_in_place_of(&self, removed: Option<&Resources>, size: &Resources) -> bool {
+        let freed = |name: &str| removed.map_or(0, |removed| amount(removed, name));
+        self.nodes.is_none_or(|n| n + i64::from(removed.is_some()) >= 1)
+            && self
+                .amounts
+                .iter()
+                .all(|(name, left)| amount(size, name) <= left.saturating_add(freed(name)))
     }
 
     fn change(&mut self, size: &Resources, sign: i64) {
@@ -195,5 +201,30 @@ pub(super) fn amount(size: &Resources, name: &str) -> i64 {
         "ephemeral-storage" => size.ephemeral_storage.0,
         "pods" => size.pods,
         _ => size.extended.get(name).copied().unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::pods::resources;
+
+    #[test]
+    fn node_that_a_swap_removes_makes_room() {
+        let limits = |nodes| {
+            let amounts = [("cpu".to_owned(), 1_000)].into();
+            let left = [("p".into(), PoolHeadroom { amounts, nodes: Some(nodes) })].into();
+            let sizes = [2_000, 3_000, 4_000].map(|cpu| resources(cpu, 0));
+            RemainingLimits {
+                left,
+                supply: BTreeMap::new(),
+                sizes: Arc::new(sizes.into()),
+                pools: Arc::new(vec!["p".into(); 3]),
+                reservations: Arc::new(vec![None; 3]),
+            }
+        };
+        assert!(limits(0).allows_swap(0, 1) && !limits(0).allows_swap(0, 2));
+        assert!(!limits(-1).allows_swap(0, 0), "too many nodes");
+        assert!(!limits(1).allows(0), "too much CPU");
     }
 }

@@ -98,6 +98,8 @@ pub(super) struct PodSet {
     classes: Vec<usize>,
     requests: ResourceVector,
     obeys_rules: bool,
+    /// Work of trying the classes on a node.
+    pub work: u64,
 }
 
 impl PodSet {
@@ -108,15 +110,12 @@ impl PodSet {
         }
         let requests = packing.room.iter().map(|room| room.saturating_neg()).collect();
         let obeys_rules = packing.satisfies_rules(model);
-        Self { classes: pods.keys().copied().collect(), requests, obeys_rules }
-    }
-
-    /// Returns the classes of the pods.
-    pub(super) fn classes(&self) -> &[usize] {
-        &self.classes
+        let work = pods.keys().map(|class| model.work_of(*class)).fold(0, u64::saturating_add);
+        Self { classes: pods.keys().copied().collect(), requests, obeys_rules, work }
     }
 
     /// Returns true if one node with this room, which admits these classes, may hold all pods.
+    #[inline]
     pub(super) fn fits(&self, room: &[i64], admits: &[bool]) -> bool {
         self.obeys_rules
             && has_room(&self.requests, room)

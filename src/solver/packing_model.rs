@@ -229,6 +229,12 @@ impl PackingModel {
         self.classes.first().map_or(0, |class| class.requests.len())
     }
 
+    /// Returns the work of trying a class with its rules on a node.
+    pub(super) fn work_of(&self, class: usize) -> u64 {
+        u64::try_from(self.classes[class].rules.len())
+            .map_or(u64::MAX, |rules| rules.saturating_add(1))
+    }
+
     /// Returns how many pods of `class` fit into `free`, at most `limit`.
     pub(super) fn copies(&self, class: usize, free: &[i64], limit: u32) -> u32 {
         copies(&self.classes[class].requests, free, limit)
@@ -236,7 +242,11 @@ impl PackingModel {
 }
 
 /// Returns how many copies of `request` fit into `free`, at most `limit`.
+#[inline]
 pub(super) fn copies(request: &[i64], free: &[i64], limit: u32) -> u32 {
+    if limit == 1 {
+        return u32::from(has_room(request, free));
+    }
     let mut fits = i64::from(limit);
     for (requested, free) in request.iter().zip(free) {
         if *requested > 0 {
@@ -247,6 +257,7 @@ pub(super) fn copies(request: &[i64], free: &[i64], limit: u32) -> u32 {
 }
 
 /// Returns true if `request` fits into `free`.
+#[inline]
 pub(super) fn has_room(request: &[i64], free: &[i64]) -> bool {
     request.iter().zip(free).all(|(requested, free)| *requested <= 0 || requested <= free)
 }

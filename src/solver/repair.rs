@@ -108,7 +108,8 @@ pub(super) fn repair_for_added_runs(
 ) -> Option<VerifiedFleet> {
     let layout = pin_offers(fleet);
     let mut repair = Repair::new(simulation, SearchEffort::ADDITION);
-    let enough = repair.add_missing_nodes(&layout, None)?;
+    let first = repair.simulate(&layout);
+    let enough = repair.add_missing_nodes(&layout, None, first)?;
     let pruned = repair.prune(enough);
     Some(search_few_pods(&mut repair, &layout, pruned))
 }
@@ -120,13 +121,13 @@ pub(super) fn shortage_without_nominations(
     fleet: &VerifiedFleet,
 ) -> Unsteered {
     let layout = pin_offers(fleet);
-    let pending = simulation.most_left_over(&layout);
+    let mut repair = Repair::new(simulation, SearchEffort::FULL);
+    let (first, pending) = repair.simulate_all_runs(&layout);
     if pending == 0 {
         return Unsteered { pending, nodes: 0, hourly: MicroUsd::ZERO };
     }
-    let mut repair = Repair::new(simulation, SearchEffort::FULL);
     let planned = layout.packing.new_nodes.len();
-    let enough = repair.add_missing_nodes(&layout, None);
+    let enough = repair.add_missing_nodes(&layout, None, first);
     let enough = enough.map(|enough| repair.prune_from(enough, planned));
     let more = enough.map_or_else(|| layout.clone(), |enough| enough.layout);
     let nodes = more.packing.new_nodes.len().saturating_sub(planned);
@@ -146,13 +147,13 @@ pub(super) struct MissingNodes {
 /// stay. If no nodes achieve that, returns room for the pods that one run leaves.
 pub(super) fn missing_nodes(simulation: &mut Simulation, fleet: &VerifiedFleet) -> MissingNodes {
     let layout = pin_offers(fleet);
-    let pending = simulation.most_left_over(&layout);
+    let mut repair = Repair::new(simulation, SearchEffort::FULL);
+    let (first, pending) = repair.simulate_all_runs(&layout);
     if pending == 0 {
         return MissingNodes { pending, offers: Vec::new() };
     }
     let planned = layout.packing.new_nodes.len();
-    let mut repair = Repair::new(simulation, SearchEffort::FULL);
-    let offers = match repair.add_missing_nodes(&layout, None) {
+    let offers = match repair.add_missing_nodes(&layout, None, first) {
         Some(enough) => repair.prune_from(enough, planned).offers,
         None => repair.with_room_for_one_run(layout),
     };
@@ -168,6 +169,22 @@ impl<'s, 'a> Repair<'s, 'a> {
         self.simulation.simulate(layout, &mut self.work)
     }
 
+    /// Returns the fleet of a layout, if every run places all pods.
+    pub(super) fn passing(&mut self, layout: &Layout) -> Option<VerifiedFleet> {
+        self.simulation.passing(layout, &mut self.work)
+    }
+
+    /// Returns the outcome of [`Repair::simulate`], and the maximum number of pods that any run
+    /// leaves unscheduled. The problem has no nominations.
+    fn simulate_all_runs(&mut self, layout: &Layout) -> (SimulationOutcome, u32) {
+        let outcome = self.simulate(layout);
+        let pending = match &outcome {
+            SimulationOutcome::Passed(_) => 0,
+            SimulationOutcome::LeftOver(failure) => self.simulation.most_left_over(layout, failure),
+        };
+        (outcome, pending)
+    }
+
     fn run(&mut self, layout: &Layout) -> VerifiedFleet {
         if !is_simulated(self.simulation.problem.groups) {
             return self.simulation.problem.as_packed(layout);
@@ -178,20 +195,25 @@ impl<'s, 'a> Repair<'s, 'a> {
     /// Returns the cheapest fleet found, or `None` if none is below the price limit of the effort.
     fn search(&mut self, layout: &Layout) -> Option<VerifiedFleet> {
         let packed_price = layout.price;
-        if let SimulationOutcome::Passed(fleet) = self.simulate(layout) {
-            let fleet = without_idle(self.simulation, fleet, &mut self.work);
-            return Some(VerifiedFleet { packed_price, ..fleet });
-        }
-        let cap = self.effort.price_below;
+        let failure = match self.simulate(layout) {
+            SimulationOutcome::Passed(fleet) => {
+                let fleet = without_idle(self.simulation, fleet, &mut self.work);
+                return Some(VerifiedFleet { packed_price, ..fleet });
+            }
+            SimulationOutcome::LeftOver(failure) => failure,
+        };
         let best = match search_few_shapes(self, layout) {
             Some(few) if self.work.is_exhausted() => few,
-            Some(few) => self.add_missing_nodes(layout, Some(few.layout.price)).unwrap_or(few),
-            None => match self.add_missing_nodes(layout, cap) {
-                None if cap.is_none() => {
-                    self.simulation.exclude_until_passed(layout, &mut self.work)
+            few => {
+                let cap = few.as_ref().map(|few| few.layout.price).or(self.effort.price_below);
+                let first = self.simulation.repeat(layout, failure, &mut self.work);
+                match self.add_missing_nodes(layout, cap, first).or(few) {
+                    None if cap.is_none() => {
+                        self.simulation.exclude_until_passed(layout, &mut self.work)
+                    }
+                    best => best?,
                 }
-                enough => enough?,
-            },
+            }
         };
         let best = self.prune(best);
         let best = if self.effort.thorough { search_few_pods(self, layout, best) } else { best };
@@ -245,18 +267,15 @@ impl<'s, 'a> Repair<'s, 'a> {
                 layout.packing.new_nodes.push(node);
             }
         }
-        match self.simulate(&layout) {
-            SimulationOutcome::Passed(leaner) if leaner.unplaced == fleet.unplaced => Some(leaner),
-            SimulationOutcome::Passed(_) | SimulationOutcome::LeftOver(_) => None,
-        }
+        self.passing(&layout).filter(|leaner| leaner.unplaced == fleet.unplaced)
     }
 
     /// Returns the offers of the layout with room for the pods that a run leaves unscheduled.
     fn with_room_for_one_run(&mut self, mut layout: Layout) -> Vec<usize> {
         let problem = self.simulation.problem;
-        if let SimulationOutcome::LeftOver(left) = self.simulate(&layout) {
+        if let SimulationOutcome::LeftOver(failure) = self.simulate(&layout) {
             let limits = problem.limits_after(&layout);
-            let more = pack_greedily(problem.model, &left, &limits, self.effort.ahead);
+            let more = pack_greedily(problem.model, &failure.left, &limits, self.effort.ahead);
             layout.packing.new_nodes.extend(more.new_nodes);
         }
         problem.choose_offers(&layout)
@@ -267,20 +286,23 @@ impl<'s, 'a> Repair<'s, 'a> {
     ///
     /// The scheduler spreads pods over new nodes as well, so adding exactly enough may never end.
     /// Each round therefore adds room for twice as many of the leftover pods as the one before.
+    /// `first` is the outcome of the layout itself.
     fn add_missing_nodes(
         &mut self,
         layout: &Layout,
         cap: Option<MicroUsd>,
+        first: SimulationOutcome,
     ) -> Option<VerifiedFleet> {
         let problem = self.simulation.problem;
         let most = layout.price.times(REPAIRED_PRICE_MAX);
-        let mut layout = layout.clone();
+        let (mut layout, mut first) = (layout.clone(), Some(first));
         for round in 0..REPAIRS_MAX {
-            let left = match self.simulate(&layout) {
+            let failure = match first.take().unwrap_or_else(|| self.simulate(&layout)) {
                 SimulationOutcome::Passed(fleet) => return Some(fleet),
-                SimulationOutcome::LeftOver(left) => left,
+                SimulationOutcome::LeftOver(failure) => failure,
             };
-            let grown: Vec<u32> = left.iter().map(|n| n.saturating_mul(1 << round)).collect();
+            let grown: Vec<u32> =
+                failure.left.iter().map(|n| n.saturating_mul(1 << round)).collect();
             let limits = problem.limits_after(&layout);
             let more = pack_greedily(problem.model, &grown, &limits, self.effort.ahead);
             if more.new_nodes.is_empty() {

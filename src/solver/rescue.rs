@@ -18,7 +18,7 @@ use super::limits::RemainingLimits;
 use super::offer::Offer;
 use super::problem::VerifiedFleet;
 use super::repair::{is_simulated, pin_offers};
-use super::simulation::{Simulation, SimulationOutcome};
+use super::simulation::Simulation;
 use super::simulation_run::BoundClasses;
 use super::target_fleet::NodeRef;
 use super::work_budget::WorkBudget;
@@ -154,9 +154,9 @@ pub(super) fn rescue(simulation: &mut Simulation, mut fleet: VerifiedFleet) -> V
             break;
         }
         let Some(layout) = with_room(simulation, &fleet, 1 << round) else { break };
-        let trial = match simulation.simulate(&layout, work) {
-            SimulationOutcome::Passed(passed) => passed,
-            SimulationOutcome::LeftOver(_) => simulation.exclude_until_passed(&layout, work),
+        let trial = match simulation.passing(&layout, work) {
+            Some(passed) => passed,
+            None => simulation.exclude_until_passed(&layout, work),
         };
         if trial.unplaced_by_priority(groups) >= fleet.unplaced_by_priority(groups) {
             break;
@@ -180,10 +180,8 @@ pub(super) fn without_idle(
     }
     layout.price =
         fleet.layout.price - fleet.layout.packing.price(model) + layout.packing.price(model);
-    match simulation.simulate(&layout, work) {
-        SimulationOutcome::Passed(leaner) if leaner.unplaced == fleet.unplaced => leaner,
-        SimulationOutcome::Passed(_) | SimulationOutcome::LeftOver(_) => fleet,
-    }
+    let leaner = simulation.passing(&layout, work);
+    leaner.filter(|leaner| leaner.unplaced == fleet.unplaced).unwrap_or(fleet)
 }
 
 /// Returns the layout with room for leftover pods; `times` multiplies the number of pods tried.

@@ -97,15 +97,15 @@ impl ShapeSearch<'_, '_, '_> {
         self.retained_price + counts.iter().map(price).sum::<MicroUsd>()
     }
 
-    /// Simulates a fleet if it can be cheaper than the best, and stores it if it passes.
-    fn attempt(&mut self, counts: &ShapeCounts) -> TrialOutcome {
+    /// Returns the layout of a fleet if it can be cheaper than the best.
+    fn trial(&self, counts: &ShapeCounts) -> Option<Layout> {
         let price = self.price(counts);
         let is_more_expensive =
             |(_, best): &(ShapeCounts, VerifiedFleet)| price >= best.layout.price;
         let cannot_improve = self.repair.effort.price_below.is_some_and(|below| price >= below)
             || self.best.as_ref().is_some_and(is_more_expensive);
         if cannot_improve || self.repair.work.is_exhausted() {
-            return TrialOutcome::Rejected;
+            return None;
         }
         let model = self.problem.model;
         let mut trial = self.layout.clone();
@@ -113,16 +113,27 @@ impl ShapeSearch<'_, '_, '_> {
         let nodes = nodes.map(|(shape, n)| self.shapes[*shape].nodes(model, &self.wanted, *n));
         trial.packing.new_nodes = nodes.flatten().collect();
         trial.price = price;
-        if !self.problem.is_within_limits(&trial) {
-            return TrialOutcome::Rejected;
-        }
+        self.problem.is_within_limits(&trial).then_some(trial)
+    }
+
+    /// Simulates a fleet if it can be cheaper than the best, and stores it if it passes.
+    fn attempt(&mut self, counts: &ShapeCounts) -> TrialOutcome {
+        let Some(trial) = self.trial(counts) else { return TrialOutcome::Rejected };
         match self.repair.simulate(&trial) {
             SimulationOutcome::Passed(fleet) => {
                 self.best = Some((counts.clone(), fleet));
                 TrialOutcome::Fits
             }
-            SimulationOutcome::LeftOver(left) => TrialOutcome::LeavesPods(left),
+            SimulationOutcome::LeftOver(failure) => TrialOutcome::LeavesPods(failure.left),
         }
+    }
+
+    /// Simulates a fleet like [`ShapeSearch::attempt`], and returns true if it passes.
+    fn fits(&mut self, counts: &ShapeCounts) -> bool {
+        let fleet = self.trial(counts).and_then(|trial| self.repair.passing(&trial));
+        let Some(fleet) = fleet else { return false };
+        self.best = Some((counts.clone(), fleet));
+        true
     }
 
     /// Bisects between a count that is too low and one that is enough, until they differ by at most
@@ -136,9 +147,10 @@ impl ShapeSearch<'_, '_, '_> {
     ) -> usize {
         while enough - too_few > within {
             let middle = usize::midpoint(too_few, enough);
-            match self.attempt(&make(middle)) {
-                TrialOutcome::Fits => enough = middle,
-                TrialOutcome::LeavesPods(_) | TrialOutcome::Rejected => too_few = middle,
+            if self.fits(&make(middle)) {
+                enough = middle;
+            } else {
+                too_few = middle;
             }
         }
         too_few
@@ -186,18 +198,25 @@ impl ShapeSearch<'_, '_, '_> {
             self.affordable_count(&ShapeCounts::new(), shape).map_or(spread, |n| n.min(most));
         let is_first = self.best.is_none();
         while count >= least && count <= most {
-            match self.attempt(&[(shape, count)].into()) {
+            let make = |count| ShapeCounts::from([(shape, count)]);
+            let outcome = if is_first {
+                self.attempt(&make(count))
+            } else if self.fits(&make(count)) {
+                TrialOutcome::Fits
+            } else {
+                TrialOutcome::Rejected
+            };
+            match outcome {
                 TrialOutcome::Fits => {
-                    let make = |count| [(shape, count)].into();
                     return Some(self.bisect(make, too_few, count, 1 + count / COARSE_DIVISOR));
                 }
-                TrialOutcome::LeavesPods(left) if is_first => {
+                TrialOutcome::LeavesPods(left) => {
                     let missing = self.shapes[shape].least_nodes(model, &left);
                     let step = missing.max(1 + count / 50).max(2 * (count - too_few));
                     too_few = count;
                     count += step;
                 }
-                TrialOutcome::LeavesPods(_) | TrialOutcome::Rejected => return None,
+                TrialOutcome::Rejected => return None,
             }
         }
         None
@@ -236,7 +255,7 @@ impl ShapeSearch<'_, '_, '_> {
     fn try_beside(&mut self, first: usize, count: usize, partner: usize) {
         let most = self.affordable_count(&[(first, count)].into(), partner).unwrap_or(0);
         let make = |n: usize| ShapeCounts::from([(first, count), (partner, n)]);
-        if most > 0 && matches!(self.attempt(&make(most)), TrialOutcome::Fits) {
+        if most > 0 && self.fits(&make(most)) {
             self.bisect(make, 0, most, 1);
         }
     }
@@ -275,9 +294,7 @@ impl ShapeSearch<'_, '_, '_> {
             counts
         };
         let (mut step, mut remaining) = (1, current);
-        while step <= remaining
-            && matches!(self.attempt(&make(remaining - step)), TrialOutcome::Fits)
-        {
+        while step <= remaining && self.fits(&make(remaining - step)) {
             remaining -= step;
             step *= 2;
         }

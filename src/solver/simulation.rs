@@ -11,7 +11,7 @@ use super::failure_domains::PlacementMap;
 use super::layout::Layout;
 use super::problem::{Problem, VerifiedFleet, sum_by_priority};
 use super::scheduling_runs::{self, CoveredOrders, SchedulingRun, planned_pods};
-use super::simulation_run::{EmptyScheduler, RunResult, SimInput, SimState};
+use super::simulation_run::{EmptyScheduler, RunEnd, RunResult, SimInput, SimState};
 use super::work_budget::WorkBudget;
 
 /// The placement simulation of one problem, with the runs that a fleet must pass.
@@ -86,8 +86,30 @@ impl<'a> Simulation<'a> {
 
     /// Simulates the runs and stops at the first that leaves pods unscheduled.
     pub(super) fn simulate(&mut self, layout: &Layout, work: &mut WorkBudget) -> SimulationOutcome {
+        self.simulate_until(layout, RunEnd::LastPod, work)
+    }
+
+    /// Returns the fleet of a layout, if every run places all pods. This is less work than to count
+    /// the pods that a run leaves.
+    pub(super) fn passing(
+        &mut self,
+        layout: &Layout,
+        work: &mut WorkBudget,
+    ) -> Option<VerifiedFleet> {
+        match self.simulate_until(layout, RunEnd::FirstLeftOver, work) {
+            SimulationOutcome::Passed(fleet) => Some(fleet),
+            SimulationOutcome::LeftOver(_) => None,
+        }
+    }
+
+    fn simulate_until(
+        &mut self,
+        layout: &Layout,
+        end: RunEnd,
+        work: &mut WorkBudget,
+    ) -> SimulationOutcome {
         if let Some(missing) = self.problem.pods_without_domain(layout) {
-            return SimulationOutcome::LeftOver(missing);
+            return SimulationOutcome::LeftOver(Failure::without_run(missing));
         }
         let state = self.start(layout, work);
         let unplaced = self.excluded_pods(layout, &state, work);
@@ -99,12 +121,17 @@ impl<'a> Simulation<'a> {
         let in_order: Vec<SchedulingRun> = order.iter().map(|run| runs[*run]).collect();
         let nominations = self.nominations(layout, &state);
         let input = SimInput { excluded: &unplaced, nominations: nominations.as_ref() };
-        let results = self.run_until_left_over(&state, &in_order, input, work);
+        let results = self.run_until_left_over(&state, &in_order, input, end, work);
         let last = results.last().expect("there is at least one run");
         if !last.left_over.is_empty() {
             self.last_failed_run = order[results.len() - 1];
-            let missing = self.missing_by_class(&state, last, &last.left_over);
-            return SimulationOutcome::LeftOver(missing);
+            return SimulationOutcome::LeftOver(Failure {
+                left: self.missing_by_class(&state, last, &last.left_over),
+                tried: order[..results.len()].to_vec(),
+                pods: last.left_over.values().sum(),
+                setup_work: state.setup_work,
+                run_work: self.work_of_one_run(layout, &state, &unplaced),
+            });
         }
         if !self.problem.checks.failure_domains.is_empty() {
             for (index, result) in results.iter().enumerate() {
@@ -112,12 +139,12 @@ impl<'a> Simulation<'a> {
                 if !too_many.is_empty() {
                     self.last_failed_run = order[index];
                     let missing = self.missing_by_class(&state, result, &too_many);
-                    return SimulationOutcome::LeftOver(missing);
+                    return SimulationOutcome::LeftOver(Failure::without_run(missing));
                 }
             }
         }
         if let Some(missing) = self.displaced(&state, &runs, input, work) {
-            return SimulationOutcome::LeftOver(missing);
+            return SimulationOutcome::LeftOver(Failure::without_run(missing));
         }
         let first = order.iter().position(|run| *run == 0).expect("every run was simulated");
         SimulationOutcome::Passed(self.verified(layout, &state, &results[first], unplaced))
@@ -163,16 +190,49 @@ impl<'a> Simulation<'a> {
         )
     }
 
-    /// Returns the maximum number of pods that a run leaves unscheduled.
-    pub(super) fn most_left_over(&self, layout: &Layout) -> u32 {
+    /// Returns what [`Simulation::simulate`] returns for a layout that failed before, and counts the
+    /// same work. If no other run failed since, the failed run comes first and fails alike.
+    pub(super) fn repeat(
+        &mut self,
+        layout: &Layout,
+        failure: Failure,
+        work: &mut WorkBudget,
+    ) -> SimulationOutcome {
+        if failure.tried.last() != Some(&self.last_failed_run) {
+            return self.simulate(layout, work);
+        }
+        work.count_setup(failure.setup_work);
+        work.count(failure.run_work);
+        SimulationOutcome::LeftOver(failure)
+    }
+
+    /// Returns the work of simulating one run of a layout.
+    fn work_of_one_run(
+        &self,
+        layout: &Layout,
+        state: &SimState,
+        unplaced: &BTreeMap<usize, u32>,
+    ) -> u64 {
+        let of_exclusion = if layout.packing.left_over() == 0 {
+            0
+        } else {
+            self.work_of_runs(state, &BTreeMap::new(), 1)
+        };
+        self.work_of_runs(state, unplaced, 1).saturating_add(of_exclusion)
+    }
+
+    /// Returns the maximum number of pods that a run leaves of a layout that failed. The problem has
+    /// no nominations.
+    pub(super) fn most_left_over(&self, layout: &Layout, failure: &Failure) -> u32 {
         let work = &mut WorkBudget::unlimited();
         let state = self.start(layout, work);
         let unplaced = self.excluded_pods(layout, &state, work);
         let input = SimInput { excluded: &unplaced, nominations: None };
-        let runs = self.required_runs(&state);
-        let left =
-            runs.iter().map(|run| self.run_one(&state, *run, input, work).left_over.values().sum());
-        left.max().unwrap_or(0)
+        let runs = self.required_runs(&state).into_iter().enumerate();
+        let untried = runs.filter(|(run, _)| !failure.tried.contains(run));
+        let untried: Vec<SchedulingRun> = untried.map(|(_, run)| run).collect();
+        let left = self.left_over_of_runs(&state, &untried, input, work);
+        left.iter().map(|left| left.values().sum()).fold(failure.pods, u32::max)
     }
 
     /// Excludes unscheduled pods until every run places all others.
@@ -187,7 +247,7 @@ impl<'a> Simulation<'a> {
         let nominations = self.nominations(layout, &state);
         loop {
             let input = SimInput { excluded: &unplaced, nominations: nominations.as_ref() };
-            let results = self.run_until_left_over(&state, &runs, input, work);
+            let results = self.run_until_left_over(&state, &runs, input, RunEnd::LastPod, work);
             let last = results.last().expect("there is at least one run");
             if last.left_over.is_empty() {
                 return self.verified(layout, &state, &results[0], unplaced);
@@ -222,7 +282,8 @@ impl<'a> Simulation<'a> {
         let input = SimInput { excluded: &unplaced, nominations: nominations.as_ref() };
         let mut runs = self.required_runs(&state);
         runs.retain(|run| orders.covers(run));
-        let results = self.run_until_left_over(&state, &runs, input, work);
+        let end = RunEnd::FirstLeftOver;
+        let results = self.run_until_left_over(&state, &runs, input, end, work);
         if results.last().is_none_or(|last| !last.left_over.is_empty()) {
             return None;
         }
@@ -246,9 +307,9 @@ impl<'a> Simulation<'a> {
         work.count_setup(state.setup_work);
         let nominations = self.nominations(&fleet.layout, &state);
         let none = BTreeMap::new();
-        let input = || SimInput { excluded: &none, nominations: nominations.as_ref() };
         let runs = self.required_runs(&state);
-        runs.iter().map(|run| self.run_one(&state, *run, input(), work).left_over).collect()
+        let input = SimInput { excluded: &none, nominations: nominations.as_ref() };
+        self.left_over_of_runs(&state, &runs, input, work)
     }
 
     /// Returns the fleet of a layout after its first run.
@@ -274,7 +335,7 @@ impl<'a> Simulation<'a> {
         left: &BTreeMap<usize, u32>,
     ) -> Vec<u32> {
         let model = self.problem.model;
-        let placements = state.placements(result);
+        let placements = state.placements_of(result, |group| left.contains_key(&group));
         let mut missing = vec![0; model.classes.len()];
         for (group, count) in left {
             let mut count = *count;
@@ -331,10 +392,32 @@ fn more_than(left: &BTreeMap<usize, u32>, excluded: &BTreeMap<usize, u32>) -> BT
     left.iter().filter_map(more).collect()
 }
 
+/// Pods that a layout leaves unscheduled.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// Pods left, by class.
+    pub left: Vec<u32>,
+    /// Indices of the simulated runs. The last one left the pods. Empty if every run placed all pods,
+    /// or none was simulated.
+    tried: Vec<usize>,
+    /// Number of pods that the last run left.
+    pods: u32,
+    /// Work of the setup, and of the runs if the failed one is simulated first.
+    setup_work: u64,
+    run_work: u64,
+}
+
+impl Failure {
+    /// Returns a failure that another rule than a run decides.
+    fn without_run(left: Vec<u32>) -> Self {
+        Self { left, tried: Vec::new(), pods: 0, setup_work: 0, run_work: 0 }
+    }
+}
+
 /// Outcome of the simulated runs of a layout.
 pub(super) enum SimulationOutcome {
     /// Every run placed every pod.
     Passed(VerifiedFleet),
-    /// A run left these pods unscheduled, by class.
-    LeftOver(Vec<u32>),
+    /// A run left pods unscheduled.
+    LeftOver(Failure),
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::layout::Layout;
 use super::offer::{Offer, runs_daemon};
 use super::parallel::{CancelToken, run_until_failure};
-use super::problem::{Placements, VerifiedFleet};
+use super::problem::Placements;
 use super::scheduling_runs::{
     Arrivals, DrainingPods, Events, SchedulingRun, has_patient_pods, simulates_default_spread,
 };
@@ -13,10 +13,10 @@ use super::simulation::Simulation;
 use super::staggered_readiness::is_staggered;
 use super::target_fleet::NodeRef;
 use super::work_budget::WorkBudget;
-use crate::model::ids::{NodeName, workload_key};
+use crate::model::ids::NodeName;
 use crate::model::requirement::{key, label};
 use crate::model::units::Resources;
-use crate::scheduler::{ClassIndex, NodeIndex, Preemption, ScheduleNode, Scheduler};
+use crate::scheduler::{ClassIndex, NodeIndex, ScheduleNode, Scheduler};
 
 /// Pods between two checks for cancellation.
 const CANCEL_CHECK_PODS: usize = 64;
@@ -89,6 +89,15 @@ pub(super) struct SimInput<'a> {
     pub nominations: Option<&'a Nominations>,
 }
 
+/// When a run that leaves pods unscheduled ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RunEnd {
+    /// After all pods arrived, so that all pods left are counted.
+    LastPod,
+    /// With the first pod that stays unscheduled whatever arrives later.
+    FirstLeftOver,
+}
+
 /// By group: nominated nodes in order, each with its number of pods.
 pub(super) type Nominations = BTreeMap<usize, Vec<(NodeIndex, u32)>>;
 
@@ -134,9 +143,21 @@ impl SimState {
 
     /// Returns the placement of all pods after a run, staying pods included.
     pub(super) fn placements(&self, result: &RunResult) -> Placements {
-        let mut bound = result.bound.clone();
+        self.placements_of(result, |_| true)
+    }
+
+    /// Returns the placement of the pods of some groups after a run, staying pods included.
+    pub(super) fn placements_of(
+        &self,
+        result: &RunResult,
+        is_wanted: impl Fn(usize) -> bool,
+    ) -> Placements {
+        let bound = result.bound.iter().filter(|(group, _)| is_wanted(*group));
+        let mut bound: Vec<(usize, NodeIndex)> = bound.copied().collect();
         bound.sort_unstable();
-        let mut placements = self.staying.clone();
+        let staying = self.staying.iter().filter(|(group, _)| is_wanted(**group));
+        let mut placements: Placements =
+            staying.map(|(group, nodes)| (*group, nodes.clone())).collect();
         for equal in bound.chunk_by(|a, b| a == b) {
             let (group, node) = equal[0];
             let count = u32::try_from(equal.len()).unwrap_or(u32::MAX);
@@ -171,6 +192,14 @@ fn bind_running_pods(scheduler: &mut Scheduler, classes: &[ClassIndex], staying:
 struct ArrivingPods<'a> {
     pending: &'a [u32],
     nominations: Option<&'a Nominations>,
+    end: RunEnd,
+}
+
+impl ArrivingPods<'_> {
+    /// Returns true if the run ends with this outcome for a pod of a class.
+    fn end_with(&self, node: Option<NodeIndex>, class: ClassIndex, scheduler: &Scheduler) -> bool {
+        node.is_none() && self.end == RunEnd::FirstLeftOver && scheduler.stays_unschedulable(class)
+    }
 }
 
 /// Retries pods on their nominated nodes as long as that helps, then on any node.
@@ -264,20 +293,50 @@ impl Simulation<'_> {
         state: &SimState,
         runs: &[SchedulingRun],
         input: SimInput,
+        end: RunEnd,
         work: &mut WorkBudget,
     ) -> Vec<RunResult> {
         let pending = self.pending_pods(state, input.excluded);
         let one = |index: usize, wanted: &CancelToken| {
-            let pods = ArrivingPods { pending: &pending, nominations: input.nominations };
+            let pods = ArrivingPods { pending: &pending, nominations: input.nominations, end };
             self.run(state, runs[index], &pods, &|| wanted.is_active())
         };
         let results = run_until_failure(runs.len(), self.problem.settings.workers, one, |run| {
             !run.left_over.is_empty()
         });
+        work.count(self.work_of_runs(state, input.excluded, results.len()));
+        results
+    }
+
+    /// Simulates all runs, and returns the pods that each leaves unscheduled, by group.
+    pub(super) fn left_over_of_runs(
+        &self,
+        state: &SimState,
+        runs: &[SchedulingRun],
+        input: SimInput,
+        work: &mut WorkBudget,
+    ) -> Vec<BTreeMap<usize, u32>> {
+        let pending = self.pending_pods(state, input.excluded);
+        let one = |index: usize, _: &CancelToken| {
+            let (nominations, end) = (input.nominations, RunEnd::LastPod);
+            let pods = ArrivingPods { pending: &pending, nominations, end };
+            self.run(state, runs[index], &pods, &|| true).left_over
+        };
+        work.count(self.work_of_runs(state, input.excluded, runs.len()));
+        run_until_failure(runs.len(), self.problem.settings.workers, one, |_| false)
+    }
+
+    /// Returns the work of this number of runs, in pods times nodes.
+    pub(super) fn work_of_runs(
+        &self,
+        state: &SimState,
+        excluded: &BTreeMap<usize, u32>,
+        runs: usize,
+    ) -> u64 {
+        let pending = self.pending_pods(state, excluded);
         let pods: u64 = pending.iter().map(|count| u64::from(*count)).sum();
         let tries = pods.saturating_mul(u64::try_from(state.node_count()).unwrap_or(u64::MAX));
-        work.count(tries.saturating_mul(u64::try_from(results.len()).unwrap_or(u64::MAX)));
-        results
+        tries.saturating_mul(u64::try_from(runs).unwrap_or(u64::MAX))
     }
 
     pub(super) fn run_one(
@@ -287,12 +346,16 @@ impl Simulation<'_> {
         input: SimInput,
         work: &mut WorkBudget,
     ) -> RunResult {
-        let mut results = self.run_until_left_over(state, &[run], input, work);
+        let mut results = self.run_until_left_over(state, &[run], input, RunEnd::LastPod, work);
         results.pop().expect("one run was simulated")
     }
 
     /// Returns the number of arriving pods, by group.
-    fn pending_pods(&self, state: &SimState, unplaced: &BTreeMap<usize, u32>) -> Vec<u32> {
+    pub(super) fn pending_pods(
+        &self,
+        state: &SimState,
+        unplaced: &BTreeMap<usize, u32>,
+    ) -> Vec<u32> {
         let groups = self.problem.groups.iter().enumerate();
         let pending = groups.map(|(index, group)| {
             if !group.shape.unsupported.is_empty() {
@@ -341,47 +404,27 @@ impl Simulation<'_> {
                         waiting.push((group, node));
                     }
                     None if pods.nominations.is_some() => without_nomination.push(group),
-                    nominated => result.record(group, scheduler.try_schedule(class, nominated)),
+                    nominated => {
+                        let node = scheduler.try_schedule(class, nominated);
+                        result.record(group, node);
+                        if pods.end_with(node, class, &scheduler) {
+                            return result;
+                        }
+                    }
                 }
             }
             for group in without_nomination {
-                result.record(group, scheduler.try_schedule(state.classes[group], None));
+                let class = state.classes[group];
+                let node = scheduler.try_schedule(class, None);
+                result.record(group, node);
+                if pods.end_with(node, class, &scheduler) {
+                    return result;
+                }
             }
         }
         retry_nominated(state, &mut scheduler, waiting, &mut result);
         self.retry_affected(state, &mut scheduler, &mut result);
         result
-    }
-
-    /// Returns workloads whose pods preempt DaemonSet pods if pods arrive by ascending priority,
-    /// each with the DaemonSet.
-    pub(super) fn preempted_daemons(&self, fleet: &VerifiedFleet) -> Vec<(String, String)> {
-        let state = self.initial_state(&fleet.layout, &fleet.offers);
-        let groups = self.problem.groups;
-        let pending = self.pending_pods(&state, &fleet.unplaced);
-        let mut order: Vec<usize> = (0..groups.len()).collect();
-        order.sort_by_key(|group| groups[*group].shape.priority);
-        let mut scheduler = state.scheduler;
-        let mut preempted = Vec::new();
-        for group in order {
-            let class = state.classes[group];
-            for _ in 0..pending[group] {
-                if scheduler.try_schedule(class, None).is_some() || !groups[group].shape.preempts {
-                    continue;
-                }
-                let Some(Preemption { node, victims }) = scheduler.preempt(class) else { break };
-                for victim in &victims {
-                    scheduler.unbind(*victim, node);
-                    let daemon = state.fixed.daemons.iter().position(|daemon| daemon == victim);
-                    preempted.extend(daemon.map(|daemon| {
-                        let name = workload_key(&self.problem.daemons[daemon].workload);
-                        (workload_key(&groups[group].workload), name)
-                    }));
-                }
-                scheduler.bind(class, node);
-            }
-        }
-        preempted
     }
 
     /// Retries pods with affinity or spread rules as long as that helps. kube-scheduler also

@@ -1,6 +1,7 @@
 //! Solver tests with the fleets of the source documents.
 
 mod arrivals;
+mod failures;
 mod nominations;
 mod pod_rules;
 mod spot_diversity;

@@ -15,7 +15,7 @@ use super::problem::{Problem, VerifiedFleet};
 use super::repair::{is_simulated, repair_for_added_runs};
 use super::scheduling_runs::{SchedulingRun, planned_pods, tie_break_samples};
 use super::simulation::Simulation;
-use super::simulation_run::SimInput;
+use super::simulation_run::{RunEnd, SimInput};
 use super::strategy::{SolvedFleet, Strategy};
 use super::work_budget::WorkBudget;
 
@@ -48,16 +48,19 @@ pub(super) fn repair_failed_samples(
     }
     let (packed_price, work) = (fleet.packed_price, &mut WorkBudget::unlimited());
     let (mut best, mut unrepairable) = (fleet, BTreeSet::new());
+    let mut next = 0;
     for _ in 0..REPAIRED_SAMPLES_MAX {
         let samples = samples(problem, &best, 0);
-        let failed = first_failed_sample(simulation, &best, &samples, &unrepairable, work);
+        let known = (&unrepairable, next);
+        let failed = first_failed_sample(simulation, &best, &samples, known, work);
         let Some(at) = failed else { break };
         simulation.added_runs.push(samples[at]);
         match repair_for_added_runs(simulation, &best) {
-            Some(better) if better.unplaced == best.unplaced => best = better,
+            Some(better) if better.unplaced == best.unplaced => (best, next) = (better, 0),
             Some(_) | None => {
                 simulation.added_runs.pop();
                 unrepairable.insert(at);
+                next = at + 1;
             }
         }
     }
@@ -69,7 +72,8 @@ pub(super) fn require_failed_samples(simulation: &mut Simulation, fleet: &Verifi
     let samples = samples(simulation.problem, fleet, 0);
     let (mut failed, work) = (BTreeSet::new(), &mut WorkBudget::unlimited());
     while failed.len() < REPAIRED_SAMPLES_MAX {
-        let next = first_failed_sample(simulation, fleet, &samples, &failed, work);
+        let known = (&failed, after_last(&failed));
+        let next = first_failed_sample(simulation, fleet, &samples, known, work);
         let Some(at) = next else { break };
         failed.insert(at);
     }
@@ -86,15 +90,23 @@ pub(super) fn passes_same_samples(
     work: &mut WorkBudget,
 ) -> bool {
     let samples = samples(simulation.problem, next, least);
-    let mut skipped = BTreeSet::new();
-    while let Some(at) = first_failed_sample(simulation, next, &samples, &skipped, work) {
+    let (mut failed, none) = (BTreeSet::new(), BTreeSet::new());
+    loop {
+        let known = (&failed, after_last(&failed));
+        let Some(at) = first_failed_sample(simulation, next, &samples, known, work) else {
+            return true;
+        };
         let sample = &samples[at..=at];
-        if first_failed_sample(simulation, current, sample, &BTreeSet::new(), work).is_none() {
+        if first_failed_sample(simulation, current, sample, (&none, 0), work).is_none() {
             return false;
         }
-        skipped.insert(at);
+        failed.insert(at);
     }
-    true
+}
+
+/// Returns the number of samples that are known once the last of these failed.
+fn after_last(failed: &BTreeSet<usize>) -> usize {
+    failed.last().map_or(0, |last| last + 1)
 }
 
 /// Returns a message about failed samples, with their number and workloads.
@@ -107,14 +119,13 @@ pub(super) fn failed_samples_message(
         // The state of a large fleet is expensive.
         return None;
     }
-    let work = &mut WorkBudget::unlimited();
-    first_failed_sample(simulation, fleet, &samples, &BTreeSet::new(), work)?;
+    let (none, work) = (BTreeSet::new(), &mut WorkBudget::unlimited());
+    let first = first_failed_sample(simulation, fleet, &samples, (&none, 0), work)?;
     let state = simulation.initial_state(&fleet.layout, &fleet.offers);
     let nominations = simulation.nominations(&fleet.layout, &state);
     let input = SimInput { excluded: &fleet.unplaced, nominations: nominations.as_ref() };
-    let left =
-        samples.iter().map(|sample| simulation.run_one(&state, *sample, input, work).left_over);
-    let left: Vec<BTreeMap<usize, u32>> = left.filter(|left| !left.is_empty()).collect();
+    let mut left = simulation.left_over_of_runs(&state, &samples[first..], input, work);
+    left.retain(|left| !left.is_empty());
     let of = |group: &usize| &simulation.problem.groups[*group].workload;
     let workloads: BTreeSet<_> = left.iter().flat_map(BTreeMap::keys).map(of).collect();
     let named: Vec<String> = workloads.iter().take(NAMED_MAX).map(ToString::to_string).collect();
@@ -141,22 +152,27 @@ fn samples(problem: &Problem, fleet: &VerifiedFleet, least: u64) -> Vec<Scheduli
     samples
 }
 
-/// Returns the first failed sample that is not in `skipped`.
+/// Returns the first failed sample that is not in `skipped`. All samples before `next` are known:
+/// they are in `skipped`, or the fleet passes them.
+///
+/// Known samples count as work as well: a search that knows more does not go further.
 fn first_failed_sample(
     simulation: &Simulation,
     fleet: &VerifiedFleet,
     samples: &[SchedulingRun],
-    skipped: &BTreeSet<usize>,
+    (skipped, next): (&BTreeSet<usize>, usize),
     work: &mut WorkBudget,
 ) -> Option<usize> {
     let state = simulation.initial_state(&fleet.layout, &fleet.offers);
     work.count_setup(state.setup_work);
     let nominations = simulation.nominations(&fleet.layout, &state);
     let input = SimInput { excluded: &fleet.unplaced, nominations: nominations.as_ref() };
-    let sampled: Vec<usize> =
-        (0..samples.len()).filter(|sample| !skipped.contains(sample)).collect();
-    let runs: Vec<SchedulingRun> = sampled.iter().map(|sample| samples[*sample]).collect();
-    let results = simulation.run_until_left_over(&state, &runs, input, work);
+    let (passed, untried): (Vec<usize>, Vec<usize>) = (0..samples.len())
+        .filter(|sample| !skipped.contains(sample))
+        .partition(|sample| *sample < next);
+    work.count(simulation.work_of_runs(&state, &fleet.unplaced, passed.len()));
+    let runs: Vec<SchedulingRun> = untried.iter().map(|sample| samples[*sample]).collect();
+    let results = simulation.run_until_left_over(&state, &runs, input, RunEnd::FirstLeftOver, work);
     let is_left = results.last().is_some_and(|last| !last.left_over.is_empty());
-    is_left.then(|| sampled[results.len() - 1])
+    is_left.then(|| untried[results.len() - 1])
 }

@@ -41,12 +41,11 @@ pub(super) fn report(
     let input = SimInput { excluded: &fleet.unplaced, nominations: nominations.as_ref() };
     let work = &mut WorkBudget::unlimited();
     let (mut passed, mut left) = (Vec::new(), Vec::new());
-    for run in &runs {
-        let result = simulation.run_one(&state, *run, input, work);
-        if result.left_over.is_empty() {
+    for (run, of_run) in runs.iter().zip(simulation.left_over_of_runs(&state, &runs, input, work)) {
+        if of_run.is_empty() {
             passed.push(*run);
         } else {
-            left.push(result.left_over);
+            left.push(of_run);
         }
     }
     let mut names: Vec<String> = Vec::new();

@@ -8,6 +8,7 @@
 const FREE_SETUP_STEPS: u64 = 1_000_000;
 
 /// Steps that a search may take, and the steps that it took.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct WorkBudget {
     max: u64,
     /// Setup steps of each simulated fleet that do not count against the limit.

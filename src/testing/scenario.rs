@@ -120,10 +120,15 @@ impl Scenario {
     }
 
     pub(crate) fn solve(&self) -> Solution {
+        self.with_input(solve)
+    }
+
+    /// Returns the result of `use_input` for the input of the solver.
+    pub(crate) fn with_input<T>(&self, use_input: impl FnOnce(&Input) -> T) -> T {
         let demand = self.demand();
         let measured = measured_resources(&self.desired, &self.observed, &self.catalog);
         let catalog = Catalog { measured, ..self.catalog.clone() };
-        solve(&Input {
+        use_input(&Input {
             desired: &self.desired,
             demand: &demand,
             observed: &self.observed,
