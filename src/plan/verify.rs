@@ -21,7 +21,6 @@ mod contingency;
 mod cost;
 mod devices;
 mod end_state;
-mod equal_nodes;
 mod failure_domains;
 mod fargate;
 mod fit;
@@ -104,7 +103,6 @@ pub fn verify(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
     rows::check(&context, &mut violations);
     observed::check(&context, &mut violations);
     ownership::check(&context, &mut violations);
-    equal_nodes::check(&context, &state, &mut violations);
     budgets::check(&context, &mut violations);
     launches::check(&context, &mut violations);
     alternatives::check(&context, &state, &mut violations);

@@ -41,7 +41,7 @@ impl Strategy for IdleRemoval {
 }
 
 /// Returns the new nodes that hold no pod.
-pub(super) fn idle_nodes(fleet: &VerifiedFleet) -> Vec<usize> {
+fn idle_nodes(fleet: &VerifiedFleet) -> Vec<usize> {
     let is_idle = |node: &usize| {
         let node_ref = NodeRef::Launch(*node);
         !fleet.placements.values().any(|nodes| nodes.get(&node_ref).is_some_and(|n| *n > 0))

@@ -87,44 +87,7 @@ impl Problem<'_> {
         self.layout_ahead(retained, LookAhead::SHALLOW)
     }
 
-    /// Returns the layout that fills existing nodes with the most valuable pods first. With
-    /// nominations, pods that few of these nodes admit come first if that costs less: valuable ones
-    /// would take the room of pods that only run in one zone.
     fn layout_ahead(&self, retained: Vec<bool>, ahead: LookAhead) -> Layout {
-        let scarce = self.scarcest_first(&retained).map(|order| (retained.clone(), order));
-        let layout = self.layout_in_order(retained, ahead, &self.model.by_value);
-        let Some((retained, order)) = scarce.filter(|_| !layout.packing.new_nodes.is_empty())
-        else {
-            return layout;
-        };
-        let other = self.layout_in_order(retained, ahead, &order);
-        let is_better =
-            other.price < layout.price && other.packing.leaves_no_more_than(&layout.packing);
-        if is_better { other } else { layout }
-    }
-
-    /// Returns the pod classes that the fewest open nodes admit first. `None` without nominations, if
-    /// the nodes admit all classes alike, or if the order would take long.
-    fn scarcest_first(&self, retained: &[bool]) -> Option<Vec<usize>> {
-        let model = self.model;
-        let work = model.classes.len().saturating_mul(model.bins.len());
-        if !self.settings.steer || work > GREEDY_MAX {
-            return None;
-        }
-        let open = || {
-            let bins = model.bins.iter().zip(retained);
-            bins.filter(|(bin, retained)| **retained && bin.schedulable).map(|(bin, _)| bin)
-        };
-        let hosts: Vec<usize> = (0..model.classes.len())
-            .map(|class| open().filter(|bin| bin.admits[class]).count())
-            .collect();
-        let mut order = model.by_value.clone();
-        order.sort_by_key(|class| hosts[*class]);
-        (order != model.by_value).then_some(order)
-    }
-
-    /// Returns the layout that fills existing nodes with the classes in this order.
-    fn layout_in_order(&self, retained: Vec<bool>, ahead: LookAhead, order: &[usize]) -> Layout {
         let mut left: Vec<u32> = self.model.classes.iter().map(|class| class.planned).collect();
         let mut node_packings: Vec<NodePacking> =
             self.model.bins.iter().map(|bin| NodePacking::new(&bin.room)).collect();
@@ -144,7 +107,7 @@ impl Problem<'_> {
             }
         }
         self.fill_as_planned(stays(), &mut node_packings, &mut left);
-        for class in order.iter().copied() {
+        for class in self.model.by_value.iter().copied() {
             for bin in stays() {
                 if left[class] == 0 {
                     break;

@@ -38,7 +38,7 @@ pub(super) enum Stage {
 
 /// All strategies. A percentage is the mean by which plans cost more without the strategy. See
 /// `docs/src/explanation/measurements.md`.
-const STRATEGIES: [(Stage, &dyn Strategy); 9] = [
+const STRATEGIES: [(Stage, &dyn Strategy); 8] = [
     // Retains nodes to retire, and simulates fleets that differ by one node, for fewer unschedulable
     // pods.
     (Stage::Pass, &UnschedulableSearch),
@@ -56,8 +56,6 @@ const STRATEGIES: [(Stage, &dyn Strategy); 9] = [
     (Stage::Finish, &SpotDiversity),
     // Removes new nodes of a steered plan that hold no pod.
     (Stage::Finish, &IdleRemoval),
-    // Zones and offerings of new nodes have changed, and pods have other places.
-    (Stage::Finish, &EqualNodeReuse),
 ];
 
 /// Applies the strategies of a stage in order.

@@ -1,7 +1,6 @@
 //! Solver tests with the fleets of the source documents.
 
 mod arrivals;
-mod equal_nodes;
 mod failures;
 mod nominations;
 mod pod_rules;

@@ -176,7 +176,7 @@ fn retire_reason<'a>(row: &CheckedRow<'a>) -> Option<&'a RetireReason> {
 }
 
 /// Returns whether cost is the only reason of the removal. A removal without a reason counts.
-pub(super) fn saves_only(row: &CheckedRow<'_>) -> bool {
+fn saves_only(row: &CheckedRow<'_>) -> bool {
     match retire_reason(row) {
         None | Some(RetireReason::Empty { .. } | RetireReason::Underutilized { .. }) => true,
         Some(

@@ -20,14 +20,14 @@ use jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::demand::{PodGroup, PodShape, Unsupported};
+use crate::demand::{PodGroup, PodShape};
 use crate::model::desired::Problem;
 use crate::model::ids::Origin;
 use crate::model::market::CapacityType;
 use crate::model::observed::{Completeness, tag};
 use crate::model::reason::RetireReason;
 use crate::model::requirement::{Requirements, key, label};
-use crate::model::units::{MicroUsd, MilliCpu, Resources};
+use crate::model::units::{MicroUsd, Resources};
 use crate::plan::wire::{
     Action, Amount, Condition, ExplainRow, NodeState, Precondition, ResourceChange, ResourceKind,
 };

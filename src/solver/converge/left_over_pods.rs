@@ -1,7 +1,6 @@
 //! Fleets for pods that are left over after all passes, because some order of arrival leaves no room
 //! for them. Without them, the next plan would add their nodes.
 
-use super::super::equal_nodes::EqualNodeReuse;
 use super::super::idle_removal::IdleRemoval;
 use super::super::problem::{FleetChecks, VerifiedFleet};
 use super::super::scheduling_runs::CoveredOrders;
@@ -50,8 +49,7 @@ impl Passes<'_> {
             let current = SolvedFleet::new(outcome.fleet.clone());
             let simulation = &mut Simulation::new(&problem);
             let current = IdleRemoval.improve(simulation, current);
-            let current = SpotDiversity.improve(simulation, current);
-            outcome.fleet = EqualNodeReuse.improve(simulation, current).fleet;
+            outcome.fleet = SpotDiversity.improve(simulation, current).fleet;
         }
     }
 

@@ -55,19 +55,6 @@ pub(super) const HARMLESS: &[Defect] = &[
         explain(p, "2").retire_reason = Some(drifted());
         row(p, "2").change.termination_grace_seconds = Some(60);
     }),
-    ("ownership/needless", "a launch of equal type for pods that need more than room", |p, i| {
-        observed::needless_launch(p, i);
-        shape(i, "batch", |shape| shape.unsupported = vec![Unsupported::Volumes]);
-    }),
-    ("ownership/needless", "a cordoned node beside the launch of an equal one", |p, i| {
-        observed::needless_launch(p, i);
-        i.observed.nodes.get_mut("n1").unwrap().unschedulable = true;
-    }),
-    ("ownership/needless", "a removed node with a pod of its own", |p, i| {
-        let pods = i.observed.pods.clone();
-        observed::needless_launch(p, i);
-        i.observed.pods = pods;
-    }),
     ("cost/gap", "a gap may be rounded up", |p, _| {
         p.capacity.cost.gap_percent = "24.34".to_owned();
     }),

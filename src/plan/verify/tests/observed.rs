@@ -87,7 +87,6 @@ pub(super) const OWNERSHIP: &[Defect] = &[
             explain(p, "2").pods.remove("shop/Deployment/api");
         },
     ),
-    ("ownership/needless", "an empty node beside the launch of an equal one", needless_launch),
     ("ownership/grace", "a grace period that the pool does not declare", |p, _| {
         explain(p, "2").retire_reason = Some(drifted());
         row(p, "2").change.termination_grace_seconds = Some(60);
@@ -109,10 +108,3 @@ pub(super) const OWNERSHIP: &[Defect] = &[
         row(p, "1").change.actions = vec![Action::Update];
     }),
 ];
-
-/// Lets node 1 be empty, and launches node 3 as an equal one.
-pub(super) fn needless_launch(plan: &mut Plan, inputs: &mut Inputs) {
-    inputs.observed.pods.retain(|pod| &*pod.name != "c");
-    requests(plan, inputs, "batch", |of| of.cpu = MilliCpu(100));
-    after(plan, "3").instance_type = Some("m5.large".into());
-}
