@@ -21,7 +21,7 @@ fn node(key: impl Into<String>, hourly: i64, pods: &[(&'static str, u32)]) -> No
     Node { key: key.into(), group: Some("a"), hourly, pods: pods.to_vec() }
 }
 
-fn is_launch(node: &&Node) -> bool {
+fn is_launch(node: &Node) -> bool {
     node.key.starts_with('n')
 }
 
@@ -32,7 +32,7 @@ fn plan_of(nodes: &[Node]) -> Plan {
             let pods = node.pods.iter().filter(|_| wanted);
             pods.map(|(workload, count)| (WorkloadKey::from(*workload), *count)).collect()
         };
-        let (launches, hourly) = (is_launch(&node), Some(MicroUsd(node.hourly)));
+        let (launches, hourly) = (is_launch(node), Some(MicroUsd(node.hourly)));
         let row = ExplainRow {
             group: node.group.map(str::to_owned),
             hourly_before: hourly.filter(|_| !launches),

@@ -152,9 +152,9 @@ fn replacement(world: &World) -> Plan {
         row.group = Some("r0".to_owned());
         let pods = [("web/Deployment/api".into(), 1)].into();
         if launches {
-            row.pods = pods
+            row.pods = pods;
         } else {
-            row.pods_before = pods
+            row.pods_before = pods;
         }
         row
     };

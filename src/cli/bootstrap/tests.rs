@@ -167,12 +167,11 @@ fn only_the_own_rules_may_send_to_the_queue() {
         ),
     ] {
         let document = template(&["--format", format]);
-        let statements = match format {
-            "terraform" => &document["data"]["aws_iam_policy_document"]["queue"]["statement"],
-            _ => {
-                let policy = &document["Resources"]["InterruptionPolicy"];
-                &policy["Properties"]["PolicyDocument"]["Statement"]
-            }
+        let statements = if format == "terraform" {
+            &document["data"]["aws_iam_policy_document"]["queue"]["statement"]
+        } else {
+            let policy = &document["Resources"]["InterruptionPolicy"];
+            &policy["Properties"]["PolicyDocument"]["Statement"]
         };
         let texts: Vec<String> =
             statements.as_array().expect("a list").iter().map(Json::to_string).collect();

@@ -74,23 +74,35 @@ fn stale_drain_cordon_is_removed_before_other_changes() {
 fn foreign_cordons_and_removed_nodes_stay_cordoned() {
     let drain = Some("drain");
     for (what, mode, mark, plan, expected) in [
-        ("kept", Mode::Full, drain, keeps(), &[FIRST, SECOND][..]),
-        ("one is removed", Mode::Full, drain, plan_removing_one(), &[SECOND]),
+        ("kept", Mode::Full, drain, Box::new(keeps()), &[FIRST, SECOND][..]),
+        ("one is removed", Mode::Full, drain, Box::new(plan_removing_one()), &[SECOND]),
         (
             "without permission to remove none is removed",
             Mode::Additive,
             drain,
-            plan_removing_one(),
+            Box::new(plan_removing_one()),
             &[FIRST, SECOND],
         ),
-        ("an operator cordoned it", Mode::Full, None, keeps(), &[]),
-        ("its interruption may become known later", Mode::Full, Some("interruption"), keeps(), &[]),
-        ("another version cordoned it", Mode::Full, Some("true"), keeps(), &[]),
-        ("observe-only", Mode::Observe, drain, keeps(), &[]),
-        ("the repository has errors", Mode::Full, drain, Plan { errored: true, ..keeps() }, &[]),
+        ("an operator cordoned it", Mode::Full, None, Box::new(keeps()), &[]),
+        (
+            "its interruption may become known later",
+            Mode::Full,
+            Some("interruption"),
+            Box::new(keeps()),
+            &[],
+        ),
+        ("another version cordoned it", Mode::Full, Some("true"), Box::new(keeps()), &[]),
+        ("observe-only", Mode::Observe, drain, Box::new(keeps()), &[]),
+        (
+            "the repository has errors",
+            Mode::Full,
+            drain,
+            Box::new(Plan { errored: true, ..keeps() }),
+            &[],
+        ),
     ] {
         let mut harness = leads(mode, cordoned(2, mark));
-        assert_eq!(harness.finish_planning(3, plan), expected, "{what}");
+        assert_eq!(harness.finish_planning(3, *plan), expected, "{what}");
     }
 }
 
