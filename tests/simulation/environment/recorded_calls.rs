@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use fleetwright::apply::ports::LaunchRequest;
-use fleetwright::controller::InterruptionMessage;
+use fleetwright::controller::{InterruptionMessage, MessageKind};
 use fleetwright::model::ids::{Address, ChangeId, GroupName, InstanceId, NodeName, PlanId, Uid};
 use fleetwright::model::observed::{Instance, Node, Pod, tag};
 use jiff::{SignedDuration, Timestamp};
@@ -234,8 +234,13 @@ impl SharedWorld {
         let persisted_state = self.persisted_state.borrow();
         let open = |id: &&InstanceId| {
             let instance = observed.instances.get(*id);
-            let ours =
-                instance.is_some_and(|i| i.is_active() && i.is_managed_by(&observed.cluster.name));
+            // EC2 reclaims no on-demand instance as spot capacity: such a warning is forged.
+            let is_forged = |i: &Instance| {
+                message.kind == MessageKind::SpotInterruption && !i.capacity_type.is_spot()
+            };
+            let ours = instance.is_some_and(|i| {
+                i.is_active() && i.is_managed_by(&observed.cluster.name) && !is_forged(i)
+            });
             let node = observed.node_for_instance(id);
             // A node that joined only just now is cordoned after the next observation.
             let now = self.time.now();
