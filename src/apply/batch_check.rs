@@ -184,8 +184,8 @@ fn part_of<'p>(plan: &'p Plan, steps: &BTreeSet<(&Address, WaveStep)>) -> Cow<'p
     Cow::Owned(part)
 }
 
-/// Returns a row with only the steps of a part. A replacement of which only the launch is done has
-/// two rows.
+/// Returns a row with only the steps of a part. A replacement whose launch alone is done has two
+/// rows.
 fn rows_of_part(row: &ResourceChange, has: impl Fn(WaveStep) -> bool) -> Vec<ResourceChange> {
     let does = |action| row.change.actions.contains(&action);
     let (launches, retires) = (has(WaveStep::Launch), has(WaveStep::Retire));

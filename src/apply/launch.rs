@@ -122,8 +122,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Returns the replacement groups of which an earlier batch did not finish, each with the reason to
-    /// launch nothing more.
+    /// Returns the replacement groups with an earlier batch that did not finish, each with the reason
+    /// to launch nothing more.
     fn unfinished_replacements(&self) -> BTreeMap<&str, String> {
         let outcomes = self.outcomes.borrow();
         let unfinished = outcomes.iter().filter(|change| !change.outcome.is_settled());

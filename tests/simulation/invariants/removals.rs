@@ -338,8 +338,8 @@ impl InvariantChecks {
         )
     }
 
-    /// Returns whether a CI apply in progress launched the instance in exchange for instances of which
-    /// some stay, and no pod waits for a node. The controller takes no launch back.
+    /// Returns whether a CI apply in progress launched the instance in exchange for instances, some of
+    /// them stay, and no pod waits for a node. The controller takes no launch back.
     fn is_taken_back(&self, call: &RecordedCall, ended: &TerminatedInstance) -> bool {
         let change = self.launched_instances.get(&ended.id).map(|(_, change)| change);
         let Some(launch) = change.and_then(|change| self.approved.get(change)) else {
