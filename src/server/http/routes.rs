@@ -78,10 +78,9 @@ async fn route(state: &ServerState, request: Request<RequestBody>) -> Response<R
             health(&crate::server::liveness(&status, now))
         }
         "/readyz" => health(&crate::server::readiness(&status)),
+        // Not shared: slow clients of large bodies must not make alerts see old values.
         "/metrics" => {
-            let source = BodySource { status: Arc::downgrade(&status), ..BodySource::default() };
-            let body = state.bodies.get("/metrics", source, || metrics::metrics(&status));
-            shared(metrics::CONTENT_TYPE, body)
+            response(200, metrics::CONTENT_TYPE, ResponseBody::full(metrics::metrics(&status)))
         }
         "/events" => match state.event_stream() {
             Some(events) => response(200, "text/event-stream", ResponseBody::Stream(events)),
