@@ -78,7 +78,7 @@ use wave_plan::WaveWork;
 /// Time after which an apply begins no further batch. Credentials of CI jobs last one hour.
 const BATCHES_BEGIN_WITHIN: SignedDuration = SignedDuration::from_mins(40);
 
-const LATE_BATCH: &str = "earlier batches took 40 minutes; plan once more";
+const LATE_BATCH: &str = "earlier batches took 40 minutes; plan once more for the rest";
 
 /// Ports that an apply uses.
 #[derive(Debug)]
@@ -261,8 +261,18 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     let groups = wave_plan::groups(plan);
     let (outcomes, exceptions) = (RefCell::default(), Exceptions::default());
     let report = RefCell::new(report);
-    let observation = None;
-    let mut run = Run { plan, ports, settings, report, groups, exceptions, outcomes, observation };
+    let (observation, joins_batches) = (None, true);
+    let mut run = Run {
+        plan,
+        ports,
+        settings,
+        report,
+        groups,
+        exceptions,
+        outcomes,
+        observation,
+        joins_batches,
+    };
     let observation = run.observe().await;
     run.exceptions = preconditions::check_observation(plan, &waves, settings, &observation).await?;
     // Reuse this observation in the launch wave if nothing is written in between.
@@ -304,6 +314,8 @@ struct Run<'a, C, K, T> {
     outcomes: RefCell<Vec<ChangeOutcome>>,
     /// Observation that passed the checks; `None` after the first write.
     observation: Option<Observed>,
+    /// True until a batch is blocked.
+    joins_batches: bool,
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
@@ -333,7 +345,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                         blocker = self.removal_blocker(&waves[..=index]).await;
                     }
                     self.retire_wave(retires, blocker.as_deref()).await;
-                    self.revert_launches(&waves[begin..=index]).await;
+                    self.revert_launches(&waves, begin..=index).await;
                     (begin, blocker) = (index + 1, None);
                 }
             }

@@ -52,7 +52,7 @@ reason() {
   4) echo "another apply is in progress" ;;
   5) echo "an approval or another requirement is missing" ;;
   6) echo "a policy denies the plan" ;;
-  7) echo "the plan was applied partially; run the apply again" ;;
+  7) echo "the plan was applied partially; run the apply once more, or plan once more if the plan has expired" ;;
   8) echo "it is outside of the apply windows" ;;
   9) echo "the plan cannot be read, or was altered" ;;
   10) echo "the plan is for another cluster" ;;

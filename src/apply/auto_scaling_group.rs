@@ -26,11 +26,13 @@ fn is_terminating(member: &Instance) -> bool {
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
-    /// Raises each group with new members, and assigns the new instances to rows.
+    /// Raises each group with new members unless there is a `blocker`, and assigns the new
+    /// instances to rows.
     pub(super) async fn raise_groups<'w, 'p>(
         &mut self,
         launches: &'w [LaunchWork<'p>],
         observed: Option<&Observed>,
+        blocker: Option<&str>,
     ) -> Vec<Booting<'w, 'p>> {
         let mut groups: BTreeMap<&Address, (&GroupWork<'p>, Vec<&'w LaunchWork<'p>>)> =
             BTreeMap::new();
@@ -45,7 +47,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
         let mut booting = Vec::new();
         for (group, works) in groups.into_values() {
-            match self.raise(group, works.len(), observed).await {
+            match self.raise(group, works.len(), observed, blocker).await {
                 Ok(success) => {
                     booting.extend(self.assign_new_members(group, works, &success).await);
                 }
@@ -59,12 +61,14 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         booting
     }
 
-    /// Raises a group to the planned size. A group of that size was raised by an earlier run.
+    /// Raises a group to the planned size, unless there is a `blocker`. A group of that size was
+    /// raised by an earlier run.
     async fn raise(
         &mut self,
         group: &GroupWork<'_>,
         more: usize,
         observed: Option<&Observed>,
+        blocker: Option<&str>,
     ) -> Result<Outcome, Outcome> {
         if self.settings.is_interrupted() {
             return Err(Outcome::Skipped { why: "interrupted".to_owned() });
@@ -84,6 +88,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let to = from.saturating_add(more).min(group.to);
         if live.desired >= to {
             return Ok(Outcome::AlreadyDone);
+        }
+        if let Some(why) = blocker {
+            return Err(Outcome::Skipped { why: why.to_owned() });
         }
         let mut tries = 1;
         loop {

@@ -37,6 +37,10 @@ impl Judgment {
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Judges the batch that begins at `index`, before its launches. If its pods need launches of
     /// later batches, these are joined with it. Returns the reason to launch nothing, if any.
+    ///
+    /// Each judgment needs a plan of its own, because it places the pods without the nodes that its
+    /// part removes. The number of plans is bounded: once a batch is blocked, no later batch is
+    /// joined with another one. The next plan of the fleet has what is skipped.
     pub(super) async fn batch_blocker(
         &mut self,
         waves: &mut Vec<WaveWork<'_>>,
@@ -51,7 +55,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         };
         let Some(observed) = observed else { return Some(UNREADABLE.to_owned()) };
         let is_end = |at: &usize| waves[*at].step() == WaveStep::Retire;
-        let ends: Vec<usize> = (index..waves.len()).filter(is_end).collect();
+        let most = if self.joins_batches { usize::MAX } else { 1 };
+        let ends: Vec<usize> = (index..waves.len()).filter(is_end).take(most).collect();
         let mut blocker = None;
         for (later, end) in ends.into_iter().enumerate() {
             let judgment = if later == 0 && self.is_idle(&waves[end], &observed) {
@@ -82,7 +87,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         // judged once more after them.
         let has_first_launches =
             index == 0 && waves.first().is_some_and(|wave| wave.step() == WaveStep::Launch);
-        blocker.filter(|_| !has_first_launches)
+        let blocker = blocker.filter(|_| !has_first_launches);
+        self.joins_batches &= blocker.is_none();
+        blocker
     }
 
     /// Judges the removals that `waves` ends with, after the first write. Returns the reason why the

@@ -95,7 +95,8 @@ enum BootState {
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Launches every missing instance of the wave, and waits until their nodes are Ready. If
-    /// `blocker` is set, no instance is launched.
+    /// `blocker` is set, no instance is launched and no group is raised, and only instances of an
+    /// earlier run are awaited.
     pub(super) async fn launch_wave(&mut self, launches: &[LaunchWork<'_>], blocker: Option<&str>) {
         let observed = match self.observation.take().filter(Observed::is_complete) {
             Some(observation) => Some(observation),
@@ -111,7 +112,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         });
         let launched = run_concurrently(works, CONCURRENT_LAUNCHES_MAX).await;
         let mut booting: Vec<Booting<'_, '_>> = launched.into_iter().flatten().collect();
-        booting.extend(self.raise_groups(launches, observed.as_ref()).await);
+        booting.extend(self.raise_groups(launches, observed.as_ref(), blocker).await);
         match self.settings.launch_wait {
             LaunchWait::UntilReady => self.await_ready(booting).await,
             LaunchWait::UntilLaunched => {

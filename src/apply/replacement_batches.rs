@@ -1,7 +1,8 @@
 //! Splits the waves of a plan into batches: a few launches, and then the removals that need them.
 //!
 //! Each batch leaves the fleet valid, and no dearer than before. The batches depend on the plan
-//! alone, so each run of a plan has the same.
+//! alone, so each run of a plan has the same. If removals do not finish, the planned places also
+//! say which launches are needed nevertheless.
 
 #[cfg(doc)]
 #[doc = include_str!("../adr/0023-replacement-batches.md")]
@@ -17,10 +18,11 @@ use crate::model::units::MicroUsd;
 use crate::plan::Plan;
 use crate::plan::wire::ExplainRow;
 
-/// Number of nodes up to which small parts of replacements are joined to a batch.
+/// Number of nodes up to which small parts of replacements are joined to a batch. It is larger if
+/// there were too many batches.
 const BATCH_NODES: usize = 3;
 
-/// Maximum number of full batches of a large plan, which therefore ends in time.
+/// Maximum number of batches of a plan. Each one takes minutes, and planner runs.
 const BATCHES_MAX: usize = 10;
 
 /// Number of pods by workload.
@@ -46,8 +48,18 @@ struct Replacement<'p> {
     removals: Vec<PlannedNode<'p>>,
 }
 
+/// Progress of an apply, by row.
+pub(super) struct Progress<'a> {
+    /// Launches with an instance.
+    pub(super) launched: BTreeSet<&'a Address>,
+    /// Launches of which no pod uses the instance.
+    pub(super) unused: BTreeSet<&'a Address>,
+    /// Removals whose instance has ended.
+    pub(super) removed: BTreeSet<&'a Address>,
+}
+
 /// Rows of a batch.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Batch<'p> {
     launches: Vec<&'p Address>,
     removals: Vec<&'p Address>,
@@ -123,25 +135,53 @@ pub(super) fn join(waves: &mut Vec<WaveWork<'_>>, range: RangeInclusive<usize>) 
     waves.splice(at..at, joined.into_iter().filter(|wave| wave.addresses().next().is_some()));
 }
 
-/// Returns the batches of all replacements of a plan.
+/// Returns the unused launches whose places the fleet needs although removals did not finish: for
+/// new pods, and for pods of nodes that were removed.
+pub(super) fn needed_launches<'w, 'p: 'w>(
+    plan: &'p Plan,
+    waves: &'w [WaveWork<'p>],
+    progress: &Progress<'_>,
+) -> BTreeSet<&'p Address> {
+    let launches = waves.iter().flat_map(WaveWork::launches);
+    let retires = waves.iter().flat_map(WaveWork::retires);
+    let replacements = replacements(plan, launches, retires).into_values();
+    replacements.flat_map(|replacement| replacement.needed_launches(progress)).collect()
+}
+
+/// Returns the batches of all replacements of a plan. With the removals of no batch, they are at
+/// most [`BATCHES_MAX`].
 fn batches<'p>(
     plan: &'p Plan,
     launches: &[LaunchWork<'p>],
     retires: &[RetireWork<'p>],
 ) -> Vec<Batch<'p>> {
-    let size = BATCH_NODES.max(retires.len().div_ceil(BATCHES_MAX));
+    let replacements = replacements(plan, launches, retires).into_values();
+    let parts: Vec<Batch<'p>> = replacements.flat_map(Replacement::parts).collect();
+    let removals: usize = parts.iter().map(|part| part.removals.len()).sum();
+    let most = BATCHES_MAX - usize::from(removals < retires.len());
+    let mut size = BATCH_NODES;
+    loop {
+        let batches = joined(&parts, size);
+        if batches.len() <= most {
+            return batches;
+        }
+        size += 1;
+    }
+}
+
+/// Joins consecutive parts up to `size` launches and `size` removals. A larger part is a batch.
+fn joined<'p>(parts: &[Batch<'p>], size: usize) -> Vec<Batch<'p>> {
     let mut batches: Vec<Batch<'p>> = Vec::new();
-    let parts = replacements(plan, launches, retires).into_values().flat_map(Replacement::parts);
     for part in parts {
         match batches.last_mut() {
             Some(last)
                 if last.launches.len() + part.launches.len() <= size
                     && last.removals.len() + part.removals.len() <= size =>
             {
-                last.launches.extend(part.launches);
-                last.removals.extend(part.removals);
+                last.launches.extend(&part.launches);
+                last.removals.extend(&part.removals);
             }
-            Some(_) | None => batches.push(part),
+            Some(_) | None => batches.push(part.clone()),
         }
     }
     batches
@@ -149,16 +189,17 @@ fn batches<'p>(
 
 /// Returns the replacements of a plan by name. A removal without a group that its row does not
 /// replace is in none.
-fn replacements<'p>(
+fn replacements<'w, 'p: 'w>(
     plan: &'p Plan,
-    launches: &[LaunchWork<'p>],
-    retires: &[RetireWork<'p>],
+    launches: impl IntoIterator<Item = &'w LaunchWork<'p>> + Clone,
+    retires: impl IntoIterator<Item = &'w RetireWork<'p>>,
 ) -> BTreeMap<&'p str, Replacement<'p>> {
     let groups = groups(plan);
     let explained: BTreeMap<&Address, &'p ExplainRow> =
         plan.capacity.explain.iter().map(|row| (&row.address, row)).collect();
     let name_of = |address: &'p Address| groups.get(address).copied().unwrap_or(address.as_str());
-    let launched: BTreeSet<&Address> = launches.iter().map(|work| work.address).collect();
+    let launched: BTreeSet<&Address> =
+        launches.clone().into_iter().map(|work| work.address).collect();
     let mut replacements: BTreeMap<&'p str, Replacement<'p>> = BTreeMap::new();
     for work in retires {
         if work.group.is_none() && !launched.contains(work.address) {
@@ -198,7 +239,9 @@ impl<'p> Replacement<'p> {
         self.removals
             .sort_by_key(|node| (node.pods.is_empty(), Reverse(node.hourly), node.address));
         let mut places = self.places();
-        let is_lacked = |places: &Places<'p>, node: &PlannedNode<'p>| places.lack(node.pods);
+        for node in &self.raised {
+            places.add(node.pods);
+        }
         while self.take_launch(&mut places, None, is_lacked).is_some() {}
         let launched: MicroUsd = self.launches.iter().map(|node| node.hourly).sum();
         let removed: MicroUsd = self.removals.iter().map(|node| node.hourly).sum();
@@ -225,23 +268,36 @@ impl<'p> Replacement<'p> {
         parts
     }
 
-    /// Returns the places besides those of launches that precede no batch: on nodes that stay, and
-    /// of pods that end. Launches have to make those of new pods.
+    /// Returns the places besides those of launches: on nodes that stay, and of pods that end. The
+    /// places of new pods are missing.
     fn places(&self) -> Places<'p> {
-        let (mut launched, mut places) = (Places::default(), Places::default());
-        for node in &self.raised {
+        let mut places = Places::default();
+        for node in &self.removals {
             places.add(node.pods);
         }
         for node in self.launches.iter().chain(&self.raised) {
-            launched.remove(node.pods);
-        }
-        for node in &self.removals {
-            launched.add(node.pods);
-        }
-        for (workload, count) in launched.0 {
-            *places.0.entry(workload).or_insert(0) += count;
+            places.remove(node.pods);
         }
         places
+    }
+
+    /// Returns the unused launches whose places are missing without them. The cheapest come first.
+    fn needed_launches(mut self, progress: &Progress<'_>) -> Vec<&'p Address> {
+        let mut places = self.places();
+        for node in self.removals.iter().filter(|node| progress.removed.contains(node.address)) {
+            places.remove(node.pods);
+        }
+        let launches = std::mem::take(&mut self.launches).into_iter();
+        let (unused, used): (Vec<_>, Vec<_>) =
+            launches.partition(|node| progress.unused.contains(node.address));
+        let launched = |node: &&PlannedNode<'p>| progress.launched.contains(node.address);
+        for node in used.iter().chain(&self.raised).filter(launched) {
+            places.add(node.pods);
+        }
+        self.launches = unused;
+        self.launches.sort_by_key(|node| (node.hourly, node.address));
+        let next = || self.take_launch(&mut places, None, is_lacked).map(|node| node.address);
+        std::iter::from_fn(next).collect()
     }
 
     /// Takes the next launch that is needed, and adds its places. Launches in `zone` are taken first,
@@ -260,6 +316,11 @@ impl<'p> Replacement<'p> {
         places.add(launch.pods);
         Some(launch)
     }
+}
+
+/// Returns true if places on the node of a launch are missing without it.
+fn is_lacked(places: &Places<'_>, node: &PlannedNode<'_>) -> bool {
+    places.lack(node.pods)
 }
 
 #[cfg(test)]

@@ -1,20 +1,25 @@
 //! Terminates the unused launches of a batch whose removals did not finish.
 //!
-//! The nodes to remove stay, so their replacements have nothing to do. Invariant: an instance is
-//! terminated only if its node was observed without pods after its cordon, and no pod waits for a
-//! node.
+//! The nodes to remove stay, so their replacements have nothing to do. Invariants:
+//! - An instance is terminated only if its node was observed without pods after its cordon, and no
+//!   pod waits for a node.
+//! - A launch stays if its planned places are needed without the unfinished removals of the batch:
+//!   for new pods, which may not exist yet, or for pods of nodes that were removed.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use super::launch::Booting;
 use super::launch_timeout::is_unused;
 use super::nomination::waits_for_node;
 use super::receipt::{ChangeOutcome, Outcome};
+use super::replacement_batches::{Progress, needed_launches};
 use super::retirement_state::has_ended;
 use super::wave_plan::{RetireWork, WaveWork};
 use super::{OpenedBy, Run};
 use crate::apply::ports::{Clock, Cloud, Cluster};
 use crate::model::ids::Address;
+use crate::model::observed::Observed;
 use crate::plan::wire::WaveStep;
 
 /// Text of the outcome of a terminated launch.
@@ -23,7 +28,15 @@ const REVERTED: &str = "its removals did not finish, so the unused instance was 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Terminates the unused instances of a batch that were launched for nodes that stay. A
     /// controller decides in its next plan instead.
-    pub(super) async fn revert_launches(&mut self, batch: &[WaveWork<'_>]) {
+    ///
+    /// A launch does not stay for removals of later batches. Its replacement launches nothing more,
+    /// and these removals are skipped, because a launch of their group was terminated.
+    pub(super) async fn revert_launches(
+        &mut self,
+        waves: &[WaveWork<'_>],
+        batch: RangeInclusive<usize>,
+    ) {
+        let batch = &waves[batch];
         if self.settings.opened_by == OpenedBy::Controller || self.settings.is_interrupted() {
             return;
         }
@@ -38,6 +51,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         staying.retain(|work| !has_ended(work, &observed));
         let mut unused = self.launches_for(batch, &staying);
         unused.retain(|item| is_unused(item, &observed));
+        unused = self.without_needed(waves, unused, &observed);
         let taken: BTreeSet<&Address> = unused.iter().map(|item| item.work.address).collect();
         self.outcomes
             .borrow_mut()
@@ -49,6 +63,30 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 self.pause().await;
             }
         }
+    }
+
+    /// Returns the unused launches of a batch that are not needed without its unfinished removals.
+    fn without_needed<'w, 'p>(
+        &self,
+        waves: &[WaveWork<'_>],
+        mut unused: Vec<Booting<'w, 'p>>,
+        observed: &Observed,
+    ) -> Vec<Booting<'w, 'p>> {
+        let outcomes = self.outcomes.borrow();
+        let launched = outcomes.iter().filter(|change| {
+            let is_launched = change.instance_id.is_some() && change.outcome.is_settled();
+            change.step == WaveStep::Launch && is_launched
+        });
+        let retires = waves.iter().flat_map(WaveWork::retires);
+        let removed = retires.filter(|work| has_ended(work, observed));
+        let progress = Progress {
+            launched: launched.map(|change| &change.address).collect(),
+            unused: unused.iter().map(|item| item.work.address).collect(),
+            removed: removed.map(|work| work.address).collect(),
+        };
+        let needed = needed_launches(self.plan, waves, &progress);
+        unused.retain(|item| !needed.contains(item.work.address));
+        unused
     }
 
     /// Returns the outcome of a step, if it has ended.

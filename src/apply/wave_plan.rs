@@ -17,7 +17,21 @@ pub(super) enum WaveWork<'p> {
     Retire(Vec<RetireWork<'p>>),
 }
 
-impl WaveWork<'_> {
+impl<'p> WaveWork<'p> {
+    pub(super) fn launches(&self) -> &[LaunchWork<'p>] {
+        match self {
+            Self::Launch(launches) => launches,
+            Self::Retire(_) => &[],
+        }
+    }
+
+    pub(super) fn retires(&self) -> &[RetireWork<'p>] {
+        match self {
+            Self::Launch(_) => &[],
+            Self::Retire(retires) => retires,
+        }
+    }
+
     pub(super) fn step(&self) -> WaveStep {
         match self {
             Self::Launch(_) => WaveStep::Launch,
@@ -37,11 +51,8 @@ impl WaveWork<'_> {
     }
 
     pub(super) fn addresses(&self) -> impl Iterator<Item = &Address> {
-        let (launches, retires) = match self {
-            Self::Launch(launches) => (launches.as_slice(), [].as_slice()),
-            Self::Retire(retires) => ([].as_slice(), retires.as_slice()),
-        };
-        launches.iter().map(|work| work.address).chain(retires.iter().map(|work| work.address))
+        let launches = self.launches().iter().map(|work| work.address);
+        launches.chain(self.retires().iter().map(|work| work.address))
     }
 }
 

@@ -58,7 +58,7 @@ exits! {
     NotApproved = 5, "not approved";
     /// A policy denies the plan.
     Denied = 6, "denied by policy";
-    /// Partly applied; apply the same plan once more.
+    /// Partly applied; apply the same plan once more, or plan once more if it has expired.
     Partly = 7, "partly applied";
     /// Outside the windows for changes.
     OutsideWindow = 8, "outside the window";

@@ -221,7 +221,9 @@ fn receipt_text(receipt: &Receipt, approvers: &[String]) -> String {
         ApplyStatus::Partly if receipt.only_drains_continue() => {
             "Partly applied; the next plan continues the drains."
         }
-        ApplyStatus::Partly => "Partly applied; run the same plan again to finish.",
+        ApplyStatus::Partly => {
+            "Partly applied; apply the same plan once more, or plan once more if it has expired."
+        }
         ApplyStatus::Interrupted => "Interrupted; run the same plan again to finish.",
     };
     let mut text = format!(

@@ -185,7 +185,9 @@ fn receipt_section(receipt: &Receipt, room: usize) -> String {
         ApplyStatus::Partly if receipt.only_drains_continue() => {
             "⚠️ Partly applied: the next plan continues the drains"
         }
-        ApplyStatus::Partly => "⚠️ Partly applied: run the same plan again",
+        ApplyStatus::Partly => {
+            "⚠️ Partly applied: apply the same plan once more, or plan once more if it has expired"
+        }
         ApplyStatus::Interrupted => "⚠️ Interrupted: run the same plan again",
     };
     let settled = outcomes.iter().filter(|change| change.outcome.is_settled()).count();

@@ -2,6 +2,8 @@
 
 use jiff::Timestamp;
 
+#[cfg(test)]
+use crate::apply::ports::LaunchedInstance;
 use crate::apply::ports::{EvictOutcome, LaunchOutcome, LaunchRequest};
 use crate::model::ids::{GroupName, InstanceId, Namespace, NodeName};
 
@@ -85,4 +87,22 @@ pub enum PortCall {
         /// The node.
         node: NodeName,
     },
+}
+
+#[cfg(test)]
+impl PortCall {
+    /// Returns the request and the instance of a successful launch.
+    pub(crate) fn launched(&self) -> Option<(&LaunchRequest, &LaunchedInstance)> {
+        let Self::Launch { request, outcome: Some(LaunchOutcome::Launched(instance)), .. } = self
+        else {
+            return None;
+        };
+        Some((&**request, instance))
+    }
+
+    /// Returns the time and the instance of a termination.
+    pub(crate) fn terminated(&self) -> Option<(Timestamp, &InstanceId)> {
+        let Self::Terminate { at, instance } = self else { return None };
+        Some((*at, instance))
+    }
 }

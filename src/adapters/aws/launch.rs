@@ -63,7 +63,7 @@ impl Aws {
             return Ok(LaunchOutcome::InsufficientCapacity { reason });
         }
         let end = self
-            .create_fleet_with_retry(&overrides, || {
+            .create_fleet_with_retry(context, &overrides, || {
                 self.create_fleet_request(class, request, &overrides)
             })
             .await;
@@ -71,14 +71,21 @@ impl Aws {
             && NO_SUCH_TEMPLATE.iter().any(|code| error.reason.contains(code))
         {
             // A template was deleted externally. The retry of the launch creates it again.
-            context.update_lookups(|known| {
-                for of in &overrides {
-                    known.templates.remove(&of.template);
-                }
-            });
+            let templates: BTreeSet<&str> =
+                overrides.iter().map(|of| of.template.as_str()).collect();
+            self.forget_templates(context, &templates);
             return Err(PortError { effect: CallEffect::NotApplied, ..error.clone() }.into());
         }
         end
+    }
+
+    /// Forgets launch templates that do not exist, also in a context that has replaced `context`
+    /// since the launch began.
+    fn forget_templates(&self, context: &LaunchContext, names: &BTreeSet<&str>) {
+        context.forget_templates(names.iter().copied());
+        if let Some(present) = self.launch_context() {
+            present.forget_templates(names.iter().copied());
+        }
     }
 
     /// Returns the offerings of the request that the node class can launch, each with its subnet and
@@ -120,9 +127,10 @@ impl Aws {
 
     /// Calls `CreateFleet` and retries while it is throttled. SDK retries are disabled: after its
     /// own retries the SDK only reports the last error, although an earlier attempt may have
-    /// succeeded.
+    /// succeeded. Templates that the response reports as missing are forgotten.
     async fn create_fleet_with_retry(
         &self,
+        context: &LaunchContext,
         overrides: &[FleetOverride],
         call: impl Fn() -> CreateFleetFluentBuilder,
     ) -> Result<LaunchOutcome, AwsError> {
@@ -134,7 +142,10 @@ impl Aws {
             self.check_write_permit(VERB)?;
             let once = Config::builder().retry_config(RetryConfig::disabled());
             let error = match call().customize().config_override(once).send().await {
-                Ok(answer) => return launch_outcome(answer, overrides),
+                Ok(answer) => {
+                    self.forget_templates(context, &missing_templates(&answer, overrides));
+                    return launch_outcome(answer, overrides);
+                }
                 Err(error) => error,
             };
             if let Some(code) = error.code().filter(|code| is_insufficient_capacity(code)) {
@@ -291,6 +302,23 @@ fn named_override<'o>(
     overrides.iter().find(|of| of.is(named))
 }
 
+/// Returns the launch templates that the response reports as missing, also beside an instance. An
+/// error that names no override may concern any template.
+fn missing_templates<'o>(
+    answer: &CreateFleetOutput,
+    overrides: &'o [FleetOverride],
+) -> BTreeSet<&'o str> {
+    let mut missing = BTreeSet::new();
+    for error in answer.errors() {
+        if error.error_code().is_some_and(|code| NO_SUCH_TEMPLATE.contains(&code)) {
+            let named = named_override(overrides, error.launch_template_and_overrides());
+            let concerned = named.map_or(overrides, std::slice::from_ref);
+            missing.extend(concerned.iter().map(|of| of.template.as_str()));
+        }
+    }
+    missing
+}
+
 /// Reads the response: one instance, or the reason that there is none.
 fn launch_outcome(
     answer: CreateFleetOutput,
@@ -361,7 +389,9 @@ pub(super) fn launch_tags(
 mod tests {
     use aws_sdk_ec2::types::CreateFleetInstance;
 
+    use super::super::user_data::ClusterEndpoint;
     use super::*;
+    use crate::model::desired::Desired;
 
     fn overrides() -> Vec<FleetOverride> {
         let one = |(offering, kind, subnet): (usize, &str, &str)| FleetOverride {
@@ -405,6 +435,42 @@ mod tests {
         let expected =
             LaunchedInstance { id: "i-1".into(), offering: Some(3), unavailable: vec![1] };
         assert_eq!(found, LaunchOutcome::Launched(expected));
+    }
+
+    #[test]
+    fn template_that_is_missing_beside_a_launched_instance_is_forgotten() {
+        let overrides = overrides();
+        let instance = CreateFleetInstance::builder()
+            .instance_ids("i-1")
+            .launch_template_and_overrides(named(&overrides[2]))
+            .build();
+        let missing = error(NO_SUCH_TEMPLATE[1], &overrides[1]);
+        let unnamed = CreateFleetError::builder().error_code(NO_SUCH_TEMPLATE[0]).build();
+        let other = error("InsufficientInstanceCapacity", &overrides[0]);
+        for (error, expected) in [
+            (missing, [true, false, true]),
+            (unnamed, [false, false, false]),
+            (other, [true, true, true]),
+        ] {
+            let endpoint = ClusterEndpoint {
+                cluster: String::new(),
+                url: String::new(),
+                authority: String::new(),
+                service_cidr: String::new(),
+                dns: String::new(),
+            };
+            let context = LaunchContext::new(&Desired::default(), endpoint, "1.33");
+            context.update_lookups(|known| {
+                known.templates.extend(overrides.iter().map(|of| (of.template.clone(), None)));
+            });
+            let answer = CreateFleetOutput::builder().instances(instance.clone()).errors(error);
+            let answer = answer.build();
+            context.forget_templates(missing_templates(&answer, &overrides));
+            let known = overrides.iter().map(|of| context.uses_template(&of.template));
+            assert_eq!(known.collect::<Vec<_>>(), expected, "{answer:?}");
+            let launched = launch_outcome(answer, &overrides);
+            assert!(matches!(launched, Ok(LaunchOutcome::Launched(_))), "{launched:?}");
+        }
     }
 
     #[test]

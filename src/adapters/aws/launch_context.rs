@@ -68,6 +68,15 @@ impl LaunchContext {
         self.update_lookups(|known| known.templates.extend(templates));
     }
 
+    /// Forgets launch templates that do not exist, so that the next launch creates them.
+    pub(super) fn forget_templates<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
+        self.update_lookups(|known| {
+            for name in names {
+                known.templates.remove(name);
+            }
+        });
+    }
+
     /// Returns true if a launch template is known to exist, and records that a launch uses it.
     pub(super) fn uses_template(&self, name: &str) -> bool {
         let mut known = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);

@@ -93,18 +93,16 @@ impl Aws {
             self.check_write_permit(VERB)?;
             let response = self.ec2.delete_launch_template().launch_template_id(id).send().await;
             match response {
-                Ok(_) => {
-                    result.deleted += 1;
-                    if let Some(context) = self.launch_context() {
-                        context.update_lookups(|known| {
-                            known.templates.remove(&name);
-                        });
-                    }
-                }
+                Ok(_) => result.deleted += 1,
                 Err(error) if error.code().is_some_and(|c| NO_SUCH_TEMPLATE.contains(&c)) => {}
                 Err(error) => {
-                    result.failed.insert(name, port_error(VERB, &error).to_string());
+                    result.failed.insert(name.clone(), port_error(VERB, &error).to_string());
                 }
+            }
+            if !result.failed.contains_key(&name)
+                && let Some(context) = self.launch_context()
+            {
+                context.forget_templates([name.as_str()]);
             }
             tokio::time::sleep(DELETE_EVERY).await;
         }

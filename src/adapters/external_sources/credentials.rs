@@ -13,6 +13,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
+/// Names of Docker Hub. `docker login` writes one of them, and references have another one.
+const DOCKER_HUB: [&str; 3] = ["index.docker.io", "registry-1.docker.io", "docker.io"];
+
 /// Maximum bytes of a file with credentials.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -60,9 +63,11 @@ impl Credentials {
     /// Returns the value of the `Authorization` header for `authority` (`HOST` or `HOST:PORT`).
     pub(super) fn basic(&self, authority: &str) -> Option<&str> {
         let host = authority.split(':').next().unwrap_or_default();
-        let registry = self.by_authority.get(authority.strip_suffix(":443").unwrap_or(authority));
-        let found = registry.or_else(|| self.by_host.get(host));
-        found.map(String::as_str)
+        let registry = authority.strip_suffix(":443").unwrap_or(authority);
+        let hub = DOCKER_HUB.into_iter().filter(|_| DOCKER_HUB.contains(&registry));
+        let mut names = std::iter::once(registry).chain(hub);
+        let found = names.find_map(|name| self.by_authority.get(name));
+        found.or_else(|| self.by_host.get(host)).map(String::as_str)
     }
 
     /// Reads the text of a file of Helm or Docker.
@@ -117,7 +122,8 @@ mod tests {
         credentials.read_netrc("machine h.io\n login me\n password secret\nmachine x password y");
         credentials.read_registry_config(
             r#"{"auths": {"https://r.io/v1/": {"auth": "bWU6c2VjcmV0"}, "bad.io": {"auth": "a\nb"},
-                "r.io:5000": {"auth": "eDp5"}, "empty.io": {}}}"#,
+                "r.io:5000": {"auth": "eDp5"}, "empty.io": {},
+                "https://index.docker.io/v1/": {"auth": "aHViOnNlY3JldA=="}}}"#,
         );
         for (authority, expected) in [
             ("h.io", Some("Basic bWU6c2VjcmV0")),
@@ -128,6 +134,9 @@ mod tests {
             ("r.io:5001", None),
             ("bad.io", None),
             ("x", None),
+            ("index.docker.io", Some("Basic aHViOnNlY3JldA==")),
+            ("registry-1.docker.io", Some("Basic aHViOnNlY3JldA==")),
+            ("auth.docker.io", None),
         ] {
             assert_eq!(credentials.basic(authority), expected, "{authority}");
         }

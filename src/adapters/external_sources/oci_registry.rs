@@ -40,6 +40,8 @@ struct Repository<'a> {
     name: String,
     /// Value of the `Authorization` header, after the first challenge.
     token: Option<String>,
+    /// Token server that does not receive the credentials of the registry, if there are any.
+    untrusted_server: Option<String>,
 }
 
 /// Downloads an artifact at the tag `version`, or else the newest one of the requested range.
@@ -57,6 +59,7 @@ pub(super) fn download(
         url: format!("{scheme}://{host}/v2/{name}"),
         name: name.to_owned(),
         token: None,
+        untrusted_server: None,
     };
     let reference = match version {
         Some(version) => version.to_owned(),
@@ -115,6 +118,15 @@ fn is_token_server(registry: &str, realm: &str) -> bool {
         realm == domain || realm.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
     };
     registry == realm || domain.is_some_and(is_inside)
+}
+
+/// Returns the error of a registry whose token server must not receive the needed credentials.
+fn untrusted_server_error(registry: &str, server: &str) -> String {
+    format!(
+        "the registry {registry} names the token server {server}, which receives no credentials: it \
+         is outside of the domain of the registry, or has no TLS; copy the artifact to another \
+         registry, and name that in `spec.delivery.mirrors`"
+    )
 }
 
 impl Repository<'_> {
@@ -178,10 +190,13 @@ impl Repository<'_> {
         }
         match response.status {
             200 => Ok(response),
-            401 | 403 => Err(format!(
-                "the registry {} requires other credentials; run `helm registry login`",
-                authority(url)
-            )),
+            401 | 403 => Err(match &self.untrusted_server {
+                Some(server) => untrusted_server_error(authority(url), server),
+                None => format!(
+                    "the registry {} requires other credentials; run `helm registry login`",
+                    authority(url)
+                ),
+            }),
             404 => Err("the registry has no such artifact".to_owned()),
             status => Err(format!("the registry answers with status {status}")),
         }
@@ -195,8 +210,13 @@ impl Repository<'_> {
             .filter(|_| is_token_server(authority(&self.url), authority(realm)))
     }
 
+    /// Returns true if the token server must not receive the credentials of the registry.
+    fn has_withheld_credentials(&self, realm: &str) -> bool {
+        self.downloader.credentials(&self.url).is_some() && self.credentials_for(realm).is_none()
+    }
+
     /// Returns the value of the `Authorization` header that a challenge asks for.
-    fn authorization(&self, challenge: &str) -> Result<String, String> {
+    fn authorization(&mut self, challenge: &str) -> Result<String, String> {
         let Some(parameters) = challenge.strip_prefix("Bearer ") else {
             let login =
                 || "the registry requires credentials; run `helm registry login`".to_owned();
@@ -209,19 +229,22 @@ impl Repository<'_> {
         };
         let realm = parameter("realm").ok_or("the registry names no token server")?;
         let url = token_url(realm, parameter("service").unwrap_or_default(), &self.name)?;
+        let server = authority(realm);
+        self.untrusted_server = self.has_withheld_credentials(realm).then(|| server.to_owned());
         let basic = self.credentials_for(realm);
         let response = self.downloader.send(&url, "application/json", basic, ANSWER_BYTES_MAX)?;
         let token: Value = serde_json::from_slice(&response.body).unwrap_or_default();
         let token = token["token"].as_str().or(token["access_token"].as_str());
         let token = token.ok_or_else(|| {
-            let status = response.status;
-            let server = authority(realm);
-            let withheld = if basic.is_some() {
-                String::new()
-            } else {
-                format!("; {server} received no credentials")
-            };
-            format!("the token server answers with status {status} and no token{withheld}")
+            let (registry, status) = (authority(&self.url), response.status);
+            let login = if basic.is_none() { "; run `helm registry login`" } else { "" };
+            match &self.untrusted_server {
+                Some(server) => untrusted_server_error(registry, server),
+                None => format!(
+                    "the token server {server} of the registry {registry} answers with status \
+                     {status} and no token{login}"
+                ),
+            }
         })?;
         Ok(format!("Bearer {token}"))
     }
@@ -307,7 +330,7 @@ mod tests {
         credentials.read_registry_config(
             r#"{"auths": {"ghcr.io": {"auth": "b3duOmdoY3I="},
                 "registry.example.com:5050": {"auth": "b3duOmdpdA=="},
-                "index.docker.io": {"auth": "b3duOmh1Yg=="}}}"#,
+                "https://index.docker.io/v1/": {"auth": "b3duOmh1Yg=="}}}"#,
         );
         let downloader =
             SourceDownloader::with_credentials(&DeliverySettings::default(), credentials);
@@ -328,15 +351,30 @@ mod tests {
             ("registry.example.com:5050", "https://evilexample.com/jwt/auth", None),
             ("other.example.com", "https://registry.example.com:5050/token", None),
             ("index.docker.io", "https://auth.docker.io/token", Some("Basic b3duOmh1Yg==")),
+            ("registry-1.docker.io", "https://auth.docker.io/token", Some("Basic b3duOmh1Yg==")),
+            ("registry-1.docker.io", "https://auth.docker.io.evil.io/token", None),
+            ("registry.gitlab.com", "https://gitlab.com/jwt/auth", None),
         ] {
             let repository = Repository {
                 downloader: &downloader,
                 url: format!("https://{registry}/v2/team/app"),
                 name: "team/app".to_owned(),
                 token: None,
+                untrusted_server: None,
             };
             assert_eq!(repository.credentials_for(realm), expected, "{registry}, {realm}");
+            let has_own = downloader.credentials(&repository.url).is_some();
+            let withheld = has_own && expected.is_none();
+            assert_eq!(repository.has_withheld_credentials(realm), withheld, "{registry}, {realm}");
         }
+    }
+
+    #[test]
+    fn error_names_the_registry_and_a_token_server_without_credentials() {
+        let error = untrusted_server_error("registry.example.net", "gitlab.example.com");
+        let start = "the registry registry.example.net names the token server gitlab.example.com, ";
+        assert!(error.starts_with(start), "{error}");
+        assert!(error.contains("outside of the domain") && error.ends_with("mirrors`"), "{error}");
     }
 
     #[test]

@@ -76,6 +76,21 @@ fn parts(nodes: &[Node]) -> Vec<[String; 2]> {
     parts.map(|part| [keys(part.launches), keys(part.removals)]).collect()
 }
 
+/// Returns the keys of the unused launches that are needed after these removals. All launches have
+/// an instance.
+fn needed(nodes: &[Node], removed: &[&str], unused: &[&str]) -> String {
+    let plan = plan_of(nodes);
+    let waves = Reader::waves(&plan).expect("valid");
+    let [removed, unused] =
+        [removed, unused].map(|keys| keys.iter().map(|key| address(key)).collect::<Vec<Address>>());
+    let progress = Progress {
+        launched: waves[0].addresses().collect(),
+        unused: unused.iter().collect(),
+        removed: removed.iter().collect(),
+    };
+    keys(needed_launches(&plan, &waves, &progress))
+}
+
 fn keys<'a>(addresses: impl IntoIterator<Item = &'a Address>) -> String {
     let key = |address: &Address| address.as_str().split('"').nth(1).expect("a key").to_owned();
     addresses.into_iter().map(key).collect::<Vec<_>>().join(" ")
@@ -99,6 +114,25 @@ fn large_plan_has_ten_batches() {
     let waves = waves(&old.chain(new).collect::<Vec<_>>());
     assert_eq!(waves.len(), 18, "nine batches: {waves:?}");
     assert_eq!(waves[0], "n10 n11 n12 n13 n14");
+}
+
+#[test]
+fn plan_has_at_most_ten_batches() {
+    // Each launch replaces two nodes, so that parts of three nodes are not joined by threes.
+    let old = (10..40).map(|key| node(format!("o{key}"), 10, &[("api", 1)]));
+    let new = (10..25).map(|key| node(format!("n{key}"), 19, &[("api", 2)]));
+    let halved = waves(&old.chain(new).collect::<Vec<_>>());
+    assert_eq!(halved.len(), 16, "eight batches: {halved:?}");
+    assert_eq!(halved[..2], ["n10 n11", "o10 o11 o12 o13"]);
+    // Further removals count too.
+    let pods = &[("api", 2)];
+    let old = (10..40).map(|key| node(format!("o{key}"), 10, pods));
+    let new = (10..40).map(|key| node(format!("n{key}"), 9, pods));
+    let alone = Node { group: None, ..node("a", 10, pods) };
+    let nodes: Vec<Node> = old.chain(new).chain([alone]).collect();
+    let with_other = waves(&nodes);
+    assert_eq!(with_other.len(), 17, "eight batches and the other node: {with_other:?}");
+    assert_eq!(waves(&nodes[..60]).len(), 20, "ten batches");
 }
 
 #[test]
@@ -175,6 +209,25 @@ fn launches_for_new_pods_come_first() {
     let nodes: Vec<Node> = old.chain(new).chain([growth]).collect();
     let expected = ["n0 n1 n2 n3 n4 n5 n9", "o0 o1 o2", "n6 n7", "o3 o4"];
     assert_eq!(waves(&nodes), expected);
+}
+
+#[test]
+fn launches_for_new_pods_and_for_removed_nodes_are_needed() {
+    let pods = &[("api", 2)];
+    let nodes = |old: usize, new: usize| -> Vec<Node> {
+        let old = (0..old).map(|key| node(format!("o{key}"), 10, pods));
+        old.chain((0..new).map(|key| node(format!("n{key}"), 9, pods))).collect()
+    };
+    // Two of the five launches are for new pods.
+    let growth = nodes(3, 5);
+    assert_eq!(needed(&growth, &[], &["n0", "n1", "n2", "n3", "n4"]), "n0 n1");
+    assert_eq!(needed(&growth, &[], &["n2", "n3", "n4"]), "");
+    // The pods of a removed node took a place that new pods need.
+    assert_eq!(needed(&growth, &["o0"], &["n1", "n2", "n3", "n4"]), "n1 n2");
+    let replacement = nodes(3, 3);
+    assert_eq!(needed(&replacement, &[], &["n0", "n1", "n2"]), "");
+    assert_eq!(needed(&replacement, &["o0"], &["n1", "n2"]), "");
+    assert_eq!(needed(&replacement, &["o0", "o1"], &["n1", "n2"]), "n1");
 }
 
 #[test]

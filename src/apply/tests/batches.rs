@@ -79,24 +79,11 @@ fn peak(world: &World) -> (usize, i64) {
     let mut running: BTreeMap<InstanceId, i64> = BTreeMap::new();
     let mut peak: (usize, i64) = (0, 0);
     for call in world.calls() {
-        match call {
-            PortCall::Launch {
-                request, outcome: Some(LaunchOutcome::Launched(launched)), ..
-            } => {
-                let is_new = request.tags.contains_key(tag::SPEC);
-                running.insert(launched.id, if is_new { NEW_HOURLY } else { OLD_HOURLY });
-            }
-            PortCall::Terminate { instance, .. } => {
-                running.remove(&instance);
-            }
-            PortCall::Launch { .. }
-            | PortCall::RaiseGroup { .. }
-            | PortCall::EndMember { .. }
-            | PortCall::Cordon { .. }
-            | PortCall::Open { .. }
-            | PortCall::Evict { .. }
-            | PortCall::DeletePod { .. }
-            | PortCall::DeleteNode { .. } => {}
+        if let Some((request, launched)) = call.launched() {
+            let is_new = request.tags.contains_key(tag::SPEC);
+            running.insert(launched.id.clone(), if is_new { NEW_HOURLY } else { OLD_HOURLY });
+        } else if let Some((_, instance)) = call.terminated() {
+            running.remove(instance);
         }
         peak = (peak.0.max(running.len()), peak.1.max(running.values().sum()));
     }
@@ -309,6 +296,25 @@ fn batch_that_is_blocked_before_its_launches_launches_nothing() {
 }
 
 #[test]
+fn later_batches_are_judged_once_after_a_batch_is_blocked() {
+    let (world, mut plan) = replacement(15, 15);
+    // Each batch is a replacement of its own, so that a blocked one stops no other.
+    for index in 0..15 {
+        for row in ["o", "n"].map(|first| address(&format!("{first}{index:02}"))) {
+            let mut rows = plan.capacity.explain.iter_mut();
+            let explained = rows.find(|explained| explained.address == row).expect("explained");
+            explained.group = Some(format!("r{}", index / BATCH));
+        }
+    }
+    let (receipt, parts) = apply_blocked_at(3..usize::MAX, &world, &plan);
+    assert_eq!(receipt.verdict, ApplyStatus::Partly);
+    assert_eq!((keys(&world, 'o').len(), keys(&world, 'n').len()), (12, 3));
+    // The plan as a whole, two steps of the first batch, four ends of the second, and one of each
+    // later batch.
+    assert_eq!(parts.len(), 1 + 2 + 4 + 3, "{parts:?}");
+}
+
+#[test]
 fn batch_that_is_blocked_after_its_launches_is_taken_back() {
     let (world, plan) = replacement(8, 8);
     let (receipt, _) = apply_blocked_at(4..5, &world, &plan);
@@ -349,6 +355,26 @@ fn nodes_of_drains_that_do_not_end_are_taken_back() {
     assert_eq!((keys(&world, 'o').len(), keys(&world, 'n').len()), (8, 0));
     assert_one_batch_dearer(&world, 8, "blocked drains");
     assert!(cordoned(&world).is_empty());
+}
+
+#[test]
+fn launches_for_new_pods_stay_if_removals_are_refused() {
+    // Two of the five launches are for pods that a new commit adds later.
+    let (world, plan) = replacement(3, 5);
+    let api = |pods| Delivery::default().with(WorkloadKind::Deployment, "api", pods, 900);
+    world.deliver(&api(3).budget("api", Some("3"), None)).expect("kept in memory");
+    let receipt = applied(&plan, &world);
+    assert_eq!(receipt.verdict, ApplyStatus::Partly);
+    let refused = outcome(&receipt, "o00", WaveStep::Retire);
+    assert!(matches!(refused, Outcome::Abandoned { .. }), "{refused:?}");
+    assert_eq!(keys(&world, 'o').len(), 3);
+    assert_eq!(keys(&world, 'n'), ["n00", "n01"]);
+    for key in ["n00", "n01"] {
+        assert_eq!(*outcome(&receipt, key, WaveStep::Launch), Outcome::Done, "{key}");
+    }
+    world.deliver(&api(5)).expect("kept in memory");
+    assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied, "the same plan finishes");
+    assert_eq!((keys(&world, 'o').len(), keys(&world, 'n').len()), (0, 5));
 }
 
 #[test]

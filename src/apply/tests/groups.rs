@@ -79,6 +79,32 @@ fn group_is_raised_once_and_loses_the_named_member() {
 }
 
 #[test]
+fn blocked_launch_wave_raises_no_group() {
+    let world = world();
+    let (plan, settings, ports) = (plan(&world, 2), settings(), all(&world));
+    let waves = preconditions::check_plan(&plan, &settings, world.now()).expect("valid");
+    let mut silent = |_: &Event| {};
+    let report: &mut dyn FnMut(&Event) = &mut silent;
+    let mut blocked = Run {
+        plan: &plan,
+        ports: &ports,
+        settings: &settings,
+        report: RefCell::new(report),
+        groups: wave_plan::groups(&plan),
+        exceptions: Exceptions::default(),
+        outcomes: RefCell::default(),
+        observation: None,
+        joins_batches: true,
+    };
+    run(blocked.launch_wave(waves[0].launches(), Some("a pod fits nowhere else")));
+    assert_eq!(raises(&world), 0);
+    let skipped = Outcome::Skipped { why: "a pod fits nowhere else".to_owned() };
+    let outcomes: Vec<Outcome> =
+        blocked.outcomes.into_inner().into_iter().map(|change| change.outcome).collect();
+    assert_eq!(outcomes, [skipped.clone(), skipped]);
+}
+
+#[test]
 fn interrupted_group_apply_is_finished_without_a_second_raise() {
     let world = world();
     let retired = members(&world)[0].id.clone();

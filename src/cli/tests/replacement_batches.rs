@@ -7,7 +7,6 @@ use jiff::Timestamp;
 
 use super::run_command;
 use crate::adapters::git::read_tree;
-use crate::apply::ports::LaunchOutcome;
 use crate::apply::{ApplySettings, ApplyStatus, Event, Replan, apply};
 use crate::catalog::Catalog;
 use crate::cli::replan::Replanner;
@@ -17,7 +16,7 @@ use crate::model::desired::RegionPrices;
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
 use crate::plan::wire::Action;
-use crate::simulator::{PortCall, World};
+use crate::simulator::World;
 use crate::testing::apply::{Fault, FaultyPorts, all};
 use crate::testing::simulator::{poll_once, run};
 
@@ -146,18 +145,8 @@ impl Saved {
 fn peak(world: &World, before: usize) -> usize {
     let (mut running, mut peak) = (before, before);
     for call in world.calls() {
-        match call {
-            PortCall::Launch { outcome: Some(LaunchOutcome::Launched(_)), .. } => running += 1,
-            PortCall::Terminate { .. } => running -= 1,
-            PortCall::Launch { .. }
-            | PortCall::RaiseGroup { .. }
-            | PortCall::EndMember { .. }
-            | PortCall::Cordon { .. }
-            | PortCall::Open { .. }
-            | PortCall::Evict { .. }
-            | PortCall::DeletePod { .. }
-            | PortCall::DeleteNode { .. } => {}
-        }
+        running += usize::from(call.launched().is_some());
+        running -= usize::from(call.terminated().is_some());
         peak = peak.max(running);
     }
     peak
