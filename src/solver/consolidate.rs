@@ -39,6 +39,10 @@ const PAIRS_MAX: usize = 16;
 const SINGLES_MAX: usize = 96;
 const SINGLES_MIN: usize = 8;
 
+/// A small set is at most this share of the nodes, like Karpenter's default disruption budget.
+const SMALL_SETS: usize = 10;
+const SMALL_SET_MIN: usize = 3;
+
 /// Work limit of all single-node tries of a round, in classes times nodes.
 const SINGLES_WORK: usize = 2_000_000;
 
@@ -118,11 +122,13 @@ struct RemovalSets {
     is_cut_by_budget: bool,
 }
 
-/// A candidate set of nodes to remove, with its layout and gain.
+/// A candidate set of nodes to remove, with its layout.
 struct ConsolidationTrial {
     nodes: Vec<usize>,
     layout: Layout,
-    gain: MicroUsd,
+    /// Saving above the needed one, if the pods land as they are packed. Trials are compared by it:
+    /// a larger set must earn each further node that it affects.
+    surplus: MicroUsd,
     needed: MicroUsd,
     moves: u32,
 }
@@ -274,16 +280,26 @@ impl ConsolidationSearch<'_, '_> {
         self.declined.clear();
         let mut trials: Vec<ConsolidationTrial> =
             sets.into_iter().filter_map(|set| self.pack_without(current, set, scope)).collect();
-        trials.sort_by_key(|trial| (Reverse(trial.gain), trial.nodes.len()));
+        let small = small_set(current);
+        let is_large = |trial: &ConsolidationTrial| trial.moves > 0 && trial.nodes.len() > small;
+        trials.sort_by_key(|trial| (is_large(trial), Reverse(trial.surplus), trial.nodes.len()));
+        let mut best: Option<(MicroUsd, VerifiedFleet)> = None;
         for trial in trials.into_iter().take(self.simulations_max()) {
-            if self.work.is_exhausted() {
+            // The simulation seldom finds a cheaper fleet than the packing.
+            let is_beaten = best
+                .as_ref()
+                .is_some_and(|(surplus, _)| is_large(&trial) || trial.surplus <= *surplus);
+            if self.work.is_exhausted() || is_beaten {
                 break;
             }
-            if let Some(better) = self.simulate_trial(current, trial) {
-                return Some(better);
+            let needed = trial.needed;
+            let Some(fleet) = self.simulate_trial(current, trial) else { continue };
+            let surplus = current.layout.price - fleet.layout.price - needed;
+            if best.as_ref().is_none_or(|(most, _)| surplus > *most) {
+                best = Some((surplus, fleet));
             }
         }
-        None
+        best.map(|(_, fleet)| fleet)
     }
 
     /// Packs without the nodes of `set`. Returns `None` if the packing alone shows that the change
@@ -315,10 +331,10 @@ impl ConsolidationSearch<'_, '_> {
         let markup: MicroUsd = real().filter_map(|i| spot_markup(&problem.existing[*i])).sum();
         let needed = problem.settings.needed_saving(affected, moves).max(markup + MicroUsd(1));
         let saves = current.layout.price - layout.price;
-        let gain = problem.settings.gain(saves, moves);
         let fits = layout.packing.leaves_no_more_than(&current.layout.packing);
-        if fits && gain > MicroUsd::ZERO && saves >= needed {
-            return Some(ConsolidationTrial { nodes: set, layout, gain, needed, moves });
+        if fits && problem.settings.gain(saves, moves) > MicroUsd::ZERO && saves >= needed {
+            let surplus = saves - needed;
+            return Some(ConsolidationTrial { nodes: set, layout, surplus, needed, moves });
         }
         let declined =
             DeclinedChange { saves, needed, moves, nodes: None, fails_redeployment: false };
@@ -554,6 +570,13 @@ impl ConsolidationSearch<'_, '_> {
         let used: i128 = layout.pods_on[node].iter().map(value).sum();
         i128::from(price_or_minimum(&self.problem.existing[node]).0) * 1000 - used
     }
+}
+
+/// Returns the number of nodes up to which a set comes before larger sets: a large change must earn
+/// what it moves beyond the small ones.
+fn small_set(fleet: &VerifiedFleet) -> usize {
+    let retained = fleet.layout.retained.iter().filter(|retained| **retained).count();
+    SMALL_SET_MIN.max(retained.div_ceil(SMALL_SETS))
 }
 
 /// Returns the part of the price of a Spot node that EC2's choice may account for.
