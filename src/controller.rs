@@ -81,8 +81,8 @@ pub use interruption_message::{InterruptionMessage, MessageKind};
 pub use move_history::{MoveBuckets, MoveHistory};
 pub use operator_requests::AuthorizedRequest;
 pub use persisted_state::{
-    ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, PersistedState, Quarantine,
-    RemovalRecord, VerifiedCommit,
+    Announcement, ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, PersistedState,
+    Quarantine, RemovalRecord, VerifiedCommit,
 };
 pub use planning_snapshot::EC2_VISIBILITY_MAX;
 pub use ports::{RevisionPlanner, RevisionSource, SignalSource, StateStore};

@@ -6,10 +6,13 @@
 //! the same. Every drain ends: completed, abandoned with the node uncordoned, or forced by an
 //! external deadline.
 
+mod deadlines;
+mod drain_limit;
 mod interruptions;
 mod message_handler;
 mod planned_replacements;
 mod state_machine;
+mod views;
 
 pub(super) use interruptions::Interruptions;
 pub(super) use planned_replacements::PlannedReplacements;
@@ -18,12 +21,12 @@ pub(super) use state_machine::Interruption;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
-use state_machine::{NodeSighting, NodeSnapshot, NodeView, RETRY_MAX, StepContext, Transition};
+use state_machine::{NodeSnapshot, RETRY_MAX, Transition};
+use views::{InstanceView, node_view};
 
 use super::counters::Counter;
 use super::event::{Effect, Event, Signal, TerminateOutcome};
-use super::mass_removal::nodes_at_once;
-use super::node_health::{NODE_DELETED, is_repair};
+use super::node_health::is_repair;
 use super::observation::BUSY_REFRESH;
 use super::persisted_state::{InterruptionRecord, PersistedState};
 use super::planning_snapshot;
@@ -31,7 +34,6 @@ use super::state::ControllerState;
 use super::status::{InterruptionPhase, InterruptionStatus};
 use crate::apply::Bounds;
 use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
-use crate::model::desired::CountOrShare;
 use crate::model::ids::{InstanceId, NodeName};
 use crate::model::observed::{Instance, InstanceState, Node, Observed, Pod};
 use crate::model::saturating_time::later;
@@ -89,7 +91,7 @@ impl ControllerState {
     /// Starts tracking the termination of an instance. Observations before `from` cannot confirm
     /// that it is gone.
     pub(super) fn begin_interruption(&mut self, record: InterruptionRecord, from: u64) {
-        if self.interruptions.update_deadline(&record) {
+        if self.interruptions.absorb(&record) {
             return;
         }
         let known_from = self.observation.next_number();
@@ -190,110 +192,56 @@ impl ControllerState {
         pods: impl Fn(&NodeName) -> Vec<&'w Pod>,
         effects: &mut Vec<Effect>,
     ) {
-        let sighting = match node {
-            Some(_) => NodeSighting::Present,
-            None => self.sighting_without_node(id, world),
-        };
-        let is_drained_by_apply = self.applies.removes_instance(id);
-        let observe_only = self.is_observe_only();
-        let is_member = self.is_member(id);
-        let is_held = self.is_drain_held(id, world);
-        let Some(interruption) = self.interruptions.all.get_mut(id) else { return };
-        // Only a complete observation may show that an instance is missing or not ours.
-        let instance = world.instances.get(id);
-        // EC2 may not show a new instance yet, and an older observation may miss it again.
-        let hidden = instance.is_none() && self.observation.unobserved.is_awaiting(id);
-        let is_current =
-            self.observation.number >= interruption.trusted_from && !interruption.cordoning;
-        let is_observation_trusted = is_current && !hidden && !self.observation.reads.has_failed();
-        let member = interruption.record.member;
-        // A member of a group that is no longer managed is left alone; only our cordon is removed.
-        let is_released = member && !is_member && !interruption.drain_abandoned;
-        let ours = instance
-            .is_some_and(|i| i.is_managed_by(&world.cluster.name) || member && i.group.is_some());
-        let runs = instance.is_some_and(Instance::is_active);
-        if is_observation_trusted && !(ours && runs) {
-            self.finish_termination(id, node, instance, ours, effects);
-            return;
-        }
-        if !(ours && runs) {
-            return;
-        }
-        let now = self.now;
-        if (observe_only || is_released) && !interruption.drain_abandoned {
-            let snapshot = NodeSnapshot { node, is_observation_trusted, is_drained_by_apply };
-            match interruption.stand_down(snapshot, now, effects) {
-                Transition::DrainAbandoned => self.counters.count(Counter::DrainsAbandoned),
-                Transition::Finished if is_released && is_observation_trusted => {
-                    self.forget_interruption(id);
-                }
-                Transition::Continue | Transition::Finished => {}
+        let Some(interruption) = self.interruptions.all.get(id) else { return };
+        let view = self.instance_view(interruption, world);
+        let InstanceView { instance, is_trusted, is_ours, is_released } = view;
+        if !(is_ours && instance.is_some_and(Instance::is_active)) {
+            if is_trusted {
+                self.finish_termination(id, node, instance, is_ours, effects);
             }
             return;
         }
-        let next_observation = self.observation.next_number();
-        let is_observation_newer = self.observation.number >= interruption.known_from;
+        if (self.is_observe_only() || is_released) && !interruption.drain_abandoned {
+            self.stand_down(id, node, view, effects);
+            return;
+        }
+        let mut context = self.step_context(interruption, node, world, is_trusted);
+        let Some(interruption) = self.interruptions.all.get_mut(id) else { return };
         let pods = || node.map(|node| pods(&node.name)).unwrap_or_default();
         let phase = interruption.phase();
-        let mut is_replaced = false;
         if let (InterruptionPhase::Replacing, Some(is_all_replaced), false) =
-            (phase, is_all_replaced, member)
+            (phase, is_all_replaced, interruption.record.member)
         {
             let pods = pods();
-            is_replaced = is_all_replaced && self.planning.replacements.has_places_for(id, &pods);
-            interruption.set_wait(self.planning.replacements.wait_for(id, &pods, now));
+            let replacements = &self.planning.replacements;
+            context.is_replaced = is_all_replaced && replacements.has_places_for(id, &pods);
+            interruption.set_wait(replacements.wait_for(id, &pods, context.now));
         }
-        let view = node_view(phase, node, pods, world);
-        let context = StepContext {
-            now,
-            sighting,
-            is_replaced,
-            is_observation_trusted,
-            is_observation_newer,
-            is_drained_by_apply,
-            is_held,
-            next_observation,
-        };
-        let transition = interruption.step(&view, context, effects);
-        if interruption.trusted_from == next_observation {
+        let transition = interruption.step(&node_view(phase, node, pods, world), context, effects);
+        if interruption.trusted_from == context.next_observation {
             self.observation.observe_soon(self.now);
         }
         self.on_transition(id, &transition);
     }
 
-    /// Returns whether the drain of an instance waits, because as many nodes as may be removed at
-    /// once are drained because of messages that nothing confirms.
-    fn is_drain_held(&self, id: &InstanceId, world: &Observed) -> bool {
-        let all = &self.interruptions.all;
-        if !all.get(id).is_some_and(|interruption| interruption.record.is_unconfirmed()) {
-            return false;
-        }
-        let drains = |interruption: &&Interruption| {
-            interruption.record.is_unconfirmed() && interruption.drain_progress().is_some()
-        };
-        let draining = all.values().filter(drains).count();
-        let nodes = world.nodes.values().filter(|node| !node.is_fargate()).count();
-        let limit = self.revisions.settings().map(|settings| settings.mass_removal);
-        let limit = limit.unwrap_or(CountOrShare::Count(0));
-        let most = nodes_at_once(limit, u32::try_from(nodes).unwrap_or(u32::MAX));
-        u32::try_from(draining).unwrap_or(u32::MAX) >= most
-    }
-
-    /// Returns what an observation says that does not show the node of an instance.
-    fn sighting_without_node(&self, id: &InstanceId, world: &Observed) -> NodeSighting {
-        // An observation without any node says nothing about single nodes.
-        if world.nodes.is_empty() {
-            return NodeSighting::Lost;
-        }
-        let is_deleted = self.interruptions.all.get(id).is_some_and(|interruption| {
-            interruption.record.why == NODE_DELETED && shows_managed_node(world)
-        });
-        if is_deleted {
-            NodeSighting::Deleted
-        } else if self.has_joined(id) {
-            NodeSighting::Lost
-        } else {
-            NodeSighting::NeverJoined
+    /// Undoes an interruption on which the controller may not act now.
+    fn stand_down(
+        &mut self,
+        id: &InstanceId,
+        node: Option<&Node>,
+        view: InstanceView<'_>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let (now, is_drained_by_apply) = (self.now, self.applies.removes_instance(id));
+        let InstanceView { is_trusted: is_observation_trusted, is_released, .. } = view;
+        let Some(interruption) = self.interruptions.all.get_mut(id) else { return };
+        let snapshot = NodeSnapshot { node, is_observation_trusted, is_drained_by_apply };
+        match interruption.stand_down(snapshot, now, effects) {
+            Transition::DrainAbandoned => self.counters.count(Counter::DrainsAbandoned),
+            Transition::Finished if is_released && is_observation_trusted => {
+                self.forget_interruption(id);
+            }
+            Transition::Continue | Transition::Finished => {}
         }
     }
 
@@ -305,6 +253,7 @@ impl ControllerState {
                 self.counters.count(Counter::DrainsAbandoned);
                 // Health problems of the instance are timed anew.
                 self.node_health.problems.retain(|(of, _), _| of != id);
+                self.interruptions.continue_as_announced(id, self.now);
             }
             Transition::Finished => self.forget_interruption(id),
         }
@@ -424,7 +373,17 @@ impl ControllerState {
         }
     }
 
-    pub(super) fn on_evicted(&mut self, ends: &[Result<EvictOutcome, PortError>]) {
+    pub(super) fn on_evicted(
+        &mut self,
+        instance: &InstanceId,
+        ends: &[Result<EvictOutcome, PortError>],
+    ) {
+        let has_evicted = ends.iter().any(|end| matches!(end, Ok(EvictOutcome::Evicted)));
+        if let Some(interruption) = self.interruptions.all.get_mut(instance)
+            && has_evicted
+        {
+            interruption.record_eviction(self.now);
+        }
         for end in ends {
             self.counters.count(match end {
                 Ok(EvictOutcome::Evicted) => Counter::EvictionsDone,
@@ -517,29 +476,6 @@ impl ControllerState {
                 .to_status(node, pods.and_then(|pods| self.planning.replacements.block_on(pods)))
         };
         self.interruptions.all.values().map(one).collect()
-    }
-}
-
-/// Returns true if the observation shows a node of ours. Otherwise it is implausible.
-fn shows_managed_node(world: &Observed) -> bool {
-    world.nodes.values().any(|node| {
-        let instance = node.instance.as_ref().and_then(|id| world.instances.get(id));
-        instance.is_some_and(|instance| instance.is_managed_by(&world.cluster.name))
-    })
-}
-
-/// Returns the facts of a node that the next step of an interruption in this phase needs.
-fn node_view<'w>(
-    phase: InterruptionPhase,
-    node: Option<&'w Node>,
-    pods: impl Fn() -> Vec<&'w Pod>,
-    world: &'w Observed,
-) -> NodeView<'w> {
-    match phase {
-        InterruptionPhase::Draining => NodeView::for_drain(node, pods(), world),
-        InterruptionPhase::Noticed
-        | InterruptionPhase::Replacing
-        | InterruptionPhase::Terminating => NodeView { node, ..NodeView::default() },
     }
 }
 

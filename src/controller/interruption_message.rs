@@ -12,12 +12,15 @@ use serde::Deserialize;
 use crate::model::ids::InstanceId;
 use crate::model::market::CapacityType;
 use crate::model::observed::Instance;
-use crate::model::saturating_time::later;
+use crate::model::saturating_time::{earlier, later};
 
 /// EC2 reclaims a spot instance this long after its warning, as its documentation states.
 const SPOT_NOTICE: SignedDuration = SignedDuration::from_mins(2);
 /// AWS Health announces scheduled events earlier than this. A nearer start is not believed.
 const SCHEDULED_NOTICE_MIN: SignedDuration = SignedDuration::from_mins(10);
+/// The queue holds messages this long (`deploy/aws/queue.yaml`). An older send time is not believed:
+/// a forged one moves the earliest believed start by at most this much.
+const MESSAGE_AGE_MAX: SignedDuration = SignedDuration::from_mins(5);
 /// No message announces the end of an instance earlier than this. A later deadline is not believed.
 const NOTICE_MAX: SignedDuration = SignedDuration::from_hours(90 * 24);
 
@@ -80,23 +83,42 @@ impl MessageKind {
         }
     }
 
+    /// Returns the kind that is the reason `why` of an interruption. A repair has none.
+    pub fn from_reason(why: &str) -> Option<Self> {
+        let kinds = [
+            Self::SpotInterruption,
+            Self::Rebalance,
+            Self::Health,
+            Self::StateChange,
+            Self::StateNote,
+            Self::Reservation,
+        ];
+        kinds.into_iter().find(|kind| kind.as_str() == why)
+    }
+
     /// Returns whether EC2 can send such a message about `instance`, as far as its observed state
     /// says.
-    pub fn is_possible_for(why: &str, instance: &Instance) -> bool {
-        if why == Self::SpotInterruption.as_str() {
-            instance.capacity_type.is_spot()
-        } else if why == Self::Reservation.as_str() {
-            instance.capacity_type == CapacityType::Reserved || instance.reservation.is_some()
-        } else {
-            true
+    pub fn is_possible_for(&self, instance: &Instance) -> bool {
+        match self {
+            Self::SpotInterruption => instance.capacity_type.is_spot(),
+            Self::Reservation => {
+                instance.capacity_type == CapacityType::Reserved || instance.reservation.is_some()
+            }
+            Self::Rebalance
+            | Self::Health
+            | Self::StateChange
+            | Self::StateNote
+            | Self::Other { .. } => true,
         }
     }
 
     /// Returns the part of a deadline that is believed at `now`. The sender of a message may be
-    /// anyone who may write to the queue, or a clock that is wrong.
+    /// anyone who may write to the queue, or a clock that is wrong. `sent` is the time that the
+    /// message states for itself.
     pub fn believed_deadline(
         &self,
         deadline: Option<Timestamp>,
+        sent: Option<Timestamp>,
         now: Timestamp,
     ) -> Option<Timestamp> {
         let deadline = deadline.filter(|at| *at <= later(now, NOTICE_MAX));
@@ -104,7 +126,10 @@ impl MessageKind {
             // The warning comes at most this long before the end.
             Self::SpotInterruption => deadline.map(|at| at.min(later(now, SPOT_NOTICE))),
             Self::Health => {
-                deadline.filter(|at| *at <= now || *at >= later(now, SCHEDULED_NOTICE_MIN))
+                // A message that waited on the queue gave its notice when it was sent.
+                let plausible = earlier(now, MESSAGE_AGE_MAX)..=now;
+                let sent = sent.filter(|at| plausible.contains(at)).unwrap_or(now);
+                deadline.filter(|at| *at <= now || *at >= later(sent, SCHEDULED_NOTICE_MIN))
             }
             Self::Reservation
             | Self::StateChange
@@ -309,8 +334,41 @@ mod tests {
             ("a maintenance of next year", &health, Some(days(365)), None),
             ("no time", &health, None, None),
         ] {
-            assert_eq!(kind.believed_deadline(stated, now(0)), believed, "{rule}");
+            assert_eq!(kind.believed_deadline(stated, None, now(0)), believed, "{rule}");
         }
+    }
+
+    #[test]
+    fn notice_of_maintenance_counts_from_a_plausible_send_time() {
+        let now = |minutes: i64| {
+            let start: Timestamp = "2026-11-21T10:00:00Z".parse().expect("a time");
+            later(start, SignedDuration::from_mins(minutes))
+        };
+        for (rule, sent, start, is_believed) in [
+            ("without a send time", None, 9, false),
+            ("sent now", Some(0), 9, false),
+            ("waited four minutes", Some(-4), 7, true),
+            ("waited four minutes, and announced nine minutes", Some(-4), 5, false),
+            // A forged send time gains no more than the longest wait on the queue.
+            ("waited as long as the queue holds it", Some(-5), 5, true),
+            ("waited longer", Some(-6), 9, false),
+            ("an hour old", Some(-60), 1, false),
+            ("a clock that is ahead", Some(2), 9, false),
+            ("a clock that is ahead, with enough notice", Some(2), 10, true),
+            ("a start in the past", Some(-60), -1, true),
+        ] {
+            let (sent, start) = (sent.map(now), Some(now(start)));
+            let believed = MessageKind::Health.believed_deadline(start, sent, now(0));
+            assert_eq!(believed, start.filter(|_| is_believed), "{rule}");
+        }
+    }
+
+    #[test]
+    fn kinds_are_read_from_their_reasons() {
+        for kind in [MessageKind::SpotInterruption, MessageKind::Health, MessageKind::Reservation] {
+            assert_eq!(MessageKind::from_reason(&kind.to_string()), Some(kind));
+        }
+        assert_eq!(MessageKind::from_reason("not-ready"), None);
     }
 
     #[test]

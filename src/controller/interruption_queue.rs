@@ -63,8 +63,8 @@ impl PendingMessages {
         }
     }
 
-    /// Holds an instance that the last observation did not show. Of two messages the nearer
-    /// deadline counts. A hint neither sets a deadline nor turns a termination into a hint.
+    /// Holds an instance that the last observation did not show. Two messages count as one
+    /// interruption ([`InterruptionRecord::absorb`]). A hint changes no termination.
     pub(super) fn hold_unknown_instance(&mut self, record: InterruptionRecord, from: u64) {
         match self.unknown_instances.entry(record.instance.clone()) {
             Entry::Vacant(entry) => {
@@ -76,9 +76,9 @@ impl PendingMessages {
                 }
             }
             Entry::Occupied(mut entry) => {
-                let deadline = record.deadline.filter(|_| !record.is_hint());
-                let held = &mut entry.get_mut().0;
-                held.deadline = [held.deadline, deadline].into_iter().flatten().min();
+                if !record.is_hint() {
+                    entry.get_mut().0.absorb(&record);
+                }
             }
         }
     }
@@ -125,6 +125,7 @@ impl PendingMessages {
 #[cfg(test)]
 mod tests {
     use super::super::interruption_message::MessageKind;
+    use super::super::persisted_state::Announcement;
     use super::*;
 
     fn ids(names: &[&str]) -> BTreeSet<InstanceId> {
@@ -183,6 +184,7 @@ mod tests {
             since: jiff::Timestamp::UNIX_EPOCH,
             deadline: deadline.map(|at| jiff::Timestamp::from_second(at).expect("a time")),
             member: false,
+            announced: None,
         };
         let mut pending = PendingMessages::default();
         pending.hold_unknown_instance(record(None), 4);
@@ -200,8 +202,11 @@ mod tests {
             since: jiff::Timestamp::UNIX_EPOCH,
             deadline: deadline.map(|at| jiff::Timestamp::from_second(at).expect("a time")),
             member: false,
+            announced: None,
         };
         let hint = || says(MessageKind::StateChange, Some(2));
+        let deadline = jiff::Timestamp::from_second(9).expect("a time");
+        let announced = Some(Announcement { since: jiff::Timestamp::UNIX_EPOCH, deadline });
         for (records, from, found) in [
             (
                 vec![hint(), says(MessageKind::Health, None), hint()],
@@ -214,6 +219,20 @@ mod tests {
                 says(MessageKind::Health, Some(9)),
             ),
             (vec![hint(), hint()], 1, hint()),
+            // A message that nothing confirms sets no deadline for another one.
+            (
+                vec![says(MessageKind::Reservation, Some(900)), says(MessageKind::Health, Some(9))],
+                1,
+                InterruptionRecord { announced, ..says(MessageKind::Reservation, Some(900)) },
+            ),
+            (
+                vec![
+                    says(MessageKind::Health, Some(9)),
+                    says(MessageKind::SpotInterruption, Some(12)),
+                ],
+                1,
+                InterruptionRecord { announced, ..says(MessageKind::SpotInterruption, Some(12)) },
+            ),
         ] {
             let mut pending = PendingMessages::default();
             for (record, observation) in records.into_iter().zip(1..) {

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::counters::Counter;
+use super::interruption::Interruption;
 use super::persisted_state::{InterruptionRecord, READY_WITHIN, REPAIRS_MAX, RepairRecord};
 use super::state::ControllerState;
 use super::status::{InterruptionPhase, WithheldRepair};
@@ -232,14 +233,18 @@ impl ControllerState {
     /// Cancels repairs of instances that recovered before their pods were evicted.
     fn cancel_recovered_repairs(&mut self, nodes: &BTreeMap<&InstanceId, &Node>) {
         let now = self.now;
-        for (id, interruption) in &mut self.interruptions.all {
-            let fault = fault_for_reason(&interruption.record.why);
+        let has_recovered = |(id, interruption): &(&InstanceId, &Interruption)| {
+            let why = &interruption.record.why;
+            let fault = fault_for_reason(why);
             let is_well = |node: &&Node| {
                 node.ready && fault.is_none_or(|fault| !node.faults.contains(&fault))
             };
-            if is_repair(&interruption.record.why) && nodes.get(id).is_some_and(is_well) {
-                interruption.cancel_repair(now);
-            }
+            is_repair(why) && nodes.get(*id).is_some_and(is_well)
+        };
+        let recovered = self.interruptions.all.iter().filter(has_recovered);
+        let recovered: Vec<InstanceId> = recovered.map(|(id, _)| id.clone()).collect();
+        for id in &recovered {
+            self.interruptions.cancel_repair(id, now);
         }
     }
 
@@ -287,8 +292,18 @@ impl ControllerState {
         }
     }
 
-    /// Returns whether the instance is certainly ours. Anyone with `ec2:CreateTags` can give our tags
-    /// to an instance of another owner, which never becomes a node.
+    /// Returns whether an instance with our tags has or had a node, or was launched as one. Anyone
+    /// with `ec2:CreateTags` can give our tags to an instance of another owner, such as a database.
+    pub(super) fn is_proven_node(&self, id: &InstanceId, world: &Observed) -> bool {
+        world.node_for_instance(id).is_some()
+            || self.has_joined(id)
+            || self.is_launch_proven(id, world)
+    }
+
+    /// Returns whether the instance was launched as a node: this controller recorded the launch, or
+    /// tags show a fleet request and no other launcher ([`Instance::is_launched_by_fleet`]). Tags
+    /// are weaker than the record: they do not show whose fleet request it was, and a holder of
+    /// `ec2:DeleteTags` can hide those of Karpenter.
     fn is_launch_proven(&self, id: &InstanceId, world: &Observed) -> bool {
         let mut launched = self.persistence.loaded.iter().flat_map(|persisted| &persisted.launches);
         world.instances.get(id).is_some_and(Instance::is_launched_by_fleet)
@@ -349,7 +364,14 @@ impl ControllerState {
             return;
         }
         let (why, since) = (why.to_owned(), self.now);
-        let record = InterruptionRecord { instance, why, since, deadline: None, member: false };
+        let record = InterruptionRecord {
+            instance,
+            why,
+            since,
+            deadline: None,
+            member: false,
+            announced: None,
+        };
         self.begin_interruption(record, self.observation.last_number());
     }
 }

@@ -13,7 +13,8 @@ pub use ineffective_launches::Quarantine;
 pub(super) use ineffective_launches::{LaunchDemand, launch_digests};
 pub(super) use records::RepairRecord;
 pub use records::{
-    ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, RemovalRecord, VerifiedCommit,
+    Announcement, ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, RemovalRecord,
+    VerifiedCommit,
 };
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -204,7 +204,7 @@ impl ControllerState {
             Event::CordonedWithoutLease { node: _, result: end } => {
                 self.on_cordoned_without_lease(&end);
             }
-            Event::Evicted { instance: _, results } => self.on_evicted(&results),
+            Event::Evicted { instance, results } => self.on_evicted(&instance, &results),
             Event::TerminateFinished { instance, result: end } => {
                 self.on_terminated(&instance, &end);
             }

@@ -75,6 +75,18 @@ pub mod tag {
     pub const SPEC: &str = "fleetwright.dev/spec";
     /// ID of the fleet request that launched the instance. Only EC2 can write it.
     pub const FLEET: &str = "aws:ec2:fleet-id";
+    /// Tags that other launchers write on their instances, and our launches never have. Karpenter,
+    /// EKS Auto Mode and Auto Scaling groups may launch by fleet requests as well. Node classes
+    /// often set `karpenter.sh/discovery`, so that tag says nothing.
+    pub const OTHER_LAUNCHERS: [&str; 7] = [
+        "aws:autoscaling:groupName",
+        "eks:kubernetes-node-pool-name",
+        "eks:nodegroup-name",
+        "karpenter.k8s.aws/ec2nodeclass",
+        "karpenter.sh/nodeclaim",
+        "karpenter.sh/nodepool",
+        "karpenter.sh/provisioner-name",
+    ];
     /// Prefix of tags for labels with a value that the pool leaves open, followed by the label key.
     pub const LABEL_PREFIX: &str = "fleetwright.dev/label/";
     /// Maximum length of a tag key in EC2.
@@ -250,10 +262,15 @@ impl Instance {
             && self.tags.contains_key(tag::POOL)
     }
 
-    /// Returns true if a fleet request launched the instance, as our launches do. Anyone with
-    /// `ec2:CreateTags` can write our own tags.
+    /// Returns true if a fleet request launched the instance, as our launches do, and no tag is
+    /// that of another launcher. Anyone with `ec2:CreateTags` can write our own tags.
     pub fn is_launched_by_fleet(&self) -> bool {
-        self.tags.contains_key(tag::FLEET)
+        self.tags.contains_key(tag::FLEET) && self.other_launcher().is_none()
+    }
+
+    /// Returns the key of a tag that another launcher writes, if the instance has one.
+    pub fn other_launcher(&self) -> Option<&'static str> {
+        tag::OTHER_LAUNCHERS.into_iter().find(|key| self.tags.contains_key(*key))
     }
 
     /// Returns the key of the first tag whose value on the instance differs from `tags`, and the

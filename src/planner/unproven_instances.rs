@@ -9,7 +9,8 @@ use crate::plan::wire::Diagnostic;
 const JOINS_WITHIN: SignedDuration = SignedDuration::from_mins(30);
 
 /// Returns a warning for each instance that has our tags, has no node, and was not launched by a
-/// fleet request. Its tags may be from anyone with `ec2:CreateTags`.
+/// fleet request, or by that of another launcher. Its tags may be from anyone with
+/// `ec2:CreateTags`.
 pub(super) fn warnings(observed: &Observed) -> Vec<Diagnostic> {
     let nodes = observed.nodes_by_instance();
     let is_unproven = |instance: &&Instance| {
@@ -20,10 +21,13 @@ pub(super) fn warnings(observed: &Observed) -> Vec<Diagnostic> {
             && observed.taken_at.duration_since(instance.launched_at) > JOINS_WITHIN
     };
     let warning = |instance: &Instance| {
+        let why = match instance.other_launcher() {
+            Some(key) => format!("carries the tag {key} of another launcher"),
+            None => format!("lacks the tag {} of a launch", tag::FLEET),
+        };
         let message = format!(
-            "has the tags of this cluster and no node, and lacks the tag {} of a launch: the \
-             controller does not terminate it as broken",
-            tag::FLEET
+            "has the tags of this cluster and no node, and {why}: the controller does not \
+             terminate it"
         );
         let hint = format!(
             "if it belongs to another owner, remove its tags {} and {}; otherwise terminate it",
@@ -49,6 +53,9 @@ mod tests {
         };
         assert_eq!(found(&[]), 1);
         assert_eq!(found(&[(tag::FLEET, "fleet-1")]), 0);
+        for key in tag::OTHER_LAUNCHERS {
+            assert_eq!(found(&[(tag::FLEET, "fleet-1"), (key, "x")]), 1, "{key}");
+        }
         assert_eq!(found(&[(tag::CLUSTER, "other")]), 0);
     }
 }

@@ -61,8 +61,8 @@ pub(crate) struct InvariantChecks {
     /// Workloads whose planned launches were blocked when the drain of an instance without a near
     /// deadline began, by replica.
     early_drains: BTreeMap<(usize, InstanceId), BTreeSet<WorkloadId>>,
-    /// Nodes that may stay cordoned for long: their deadline is later, or their replacement is
-    /// blocked.
+    /// Nodes that may stay cordoned for long: their deadline is later, their replacement is
+    /// blocked, or as many nodes as allowed are drained before them.
     long_cordons: BTreeSet<NodeName>,
     /// Instances that any replica ever reported as terminating.
     ever_terminating: BTreeSet<InstanceId>,

@@ -65,27 +65,25 @@ impl Interruptions {
         (!self.all.is_empty()).then_some(self.due)
     }
 
-    /// Brings the deadline of a known interruption forward, and returns whether it is known. The
-    /// earlier of two deadlines counts. A message that nothing confirms changes no other
-    /// interruption, and gives way to any other.
-    pub(super) fn update_deadline(&mut self, record: &InterruptionRecord) -> bool {
+    /// Adds a record to the known interruption of its instance, and returns whether there is one.
+    pub(super) fn absorb(&mut self, record: &InterruptionRecord) -> bool {
         let Some(interruption) = self.all.get_mut(&record.instance) else { return false };
-        let known = &mut interruption.record;
-        match (known.is_unconfirmed(), record.is_unconfirmed()) {
-            (false, true) => return true,
-            (true, false) => {
-                *known = InterruptionRecord { member: known.member, ..record.clone() };
-                self.records_version += 1;
-            }
-            (true, true) | (false, false) => {
-                let first = [known.deadline, record.deadline].into_iter().flatten().min();
-                if known.deadline != first {
-                    known.deadline = first;
-                    self.records_version += 1;
-                }
-            }
-        }
+        let before = interruption.record.clone();
+        interruption.record.absorb(record);
+        self.records_version += u64::from(interruption.record != before);
         true
+    }
+
+    /// Cancels a repair if no pod has been evicted yet.
+    pub(in crate::controller) fn cancel_repair(&mut self, instance: &InstanceId, now: Timestamp) {
+        let Some(interruption) = self.all.get_mut(instance) else { return };
+        self.records_version += u64::from(interruption.cancel_repair(now));
+    }
+
+    /// Lets an interruption go on as the scheduled change that was announced meanwhile, if any.
+    pub(super) fn continue_as_announced(&mut self, instance: &InstanceId, now: Timestamp) {
+        let Some(interruption) = self.all.get_mut(instance) else { return };
+        self.records_version += u64::from(interruption.continue_as_announced(now));
     }
 
     pub(super) fn insert(&mut self, interruption: Interruption) {

@@ -30,7 +30,7 @@ enum Ownership {
     Ours,
     /// Member of a managed group, and running.
     ManagedGroup,
-    /// Not ours, or already terminating.
+    /// Not certainly ours, or already terminating.
     NotOurs,
     /// Not determined by the last observation.
     Unknown,
@@ -64,15 +64,19 @@ impl ControllerState {
             self.counters.count(Counter::MessagesDeferred);
             return;
         }
-        let deadline = kind.believed_deadline(deadline, self.now);
+        let deadline = kind.believed_deadline(deadline, sent, self.now);
         let acts = kind.is_termination() || kind.is_hint();
         let mut unhandled = BTreeSet::new();
         for instance in instances.into_iter().filter(|_| acts) {
-            let (why, since) = (kind.to_string(), self.now);
-            let ownership = self.ownership_for(&why, &instance);
-            let member = ownership == Ownership::ManagedGroup;
-            let record =
-                InterruptionRecord { instance: instance.clone(), why, since, deadline, member };
+            let ownership = self.ownership_for(&kind, &instance);
+            let record = InterruptionRecord {
+                instance: instance.clone(),
+                why: kind.to_string(),
+                since: self.now,
+                deadline,
+                member: ownership == Ownership::ManagedGroup,
+                announced: None,
+            };
             match ownership {
                 Ownership::NotOurs => continue,
                 Ownership::Contradicted => {
@@ -96,20 +100,28 @@ impl ControllerState {
     }
 
     /// Cordons nodes of our instances that EC2 takes back within minutes, while an apply holds the
-    /// lease. The message stays on the queue and comes again, so that the next leader does the
-    /// rest. A later deadline is left to that leader: if the message were lost by then, nothing
-    /// would uncordon the node.
+    /// lease. The message stays on the queue and returns, so that the next leader does the rest. A
+    /// later deadline is left to that leader: if the message were lost by then, nothing would
+    /// uncordon the node. A scheduled change is left to it as well: EC2 announces one long before,
+    /// and nothing confirms the message.
+    ///
+    /// Two replicas that cordon cannot fight. A replica without the lease never uncordons. A write
+    /// fails if the cordon of the node has changed since it was observed, so at most one of two
+    /// writes succeeds. An apply uncordons only nodes with the mark of a drain, and such a node is
+    /// not cordoned here. The next leader keeps the cordon of an unknown interruption for ten
+    /// minutes (`stale_cordons`), and the message returns earlier. A replica that has not noticed
+    /// the next leader repeats the cordon at most until it reads the lease.
     fn cordon_without_lease(&self, message: &InterruptionMessage, effects: &mut Vec<Effect>) {
         let Some(world) = self.observation.latest.as_ref().filter(|_| self.handles_interruptions())
         else {
             return;
         };
-        let InterruptionMessage { kind, instances, deadline, receipt: _, sent: _ } = message;
-        let deadline = kind.believed_deadline(*deadline, self.now);
+        let InterruptionMessage { kind, instances, deadline, sent, receipt: _ } = message;
+        let deadline = kind.believed_deadline(*deadline, *sent, self.now);
         let soon = deadline.is_some_and(|at| at <= later(self.now, NEAR_DEADLINE));
-        let applies = kind.is_termination() && soon;
+        let applies = kind.is_termination() && *kind != MessageKind::Health && soon;
         let ours = |id: &&InstanceId| {
-            let ownership = self.ownership_for(kind.as_str(), id);
+            let ownership = self.ownership_for(kind, id);
             matches!(ownership, Ownership::Ours | Ownership::ManagedGroup)
         };
         let ours = instances.iter().filter(|id| applies && ours(id));
@@ -132,22 +144,19 @@ impl ControllerState {
         }
     }
 
-    /// Returns the owner of an instance that a message of kind `why` names. EC2 contradicts some
+    /// Returns the owner of an instance that a message of this kind names. EC2 contradicts some
     /// messages: it reclaims no on-demand instance as spot capacity.
-    fn ownership_for(&self, why: &str, instance: &InstanceId) -> Ownership {
+    fn ownership_for(&self, kind: &MessageKind, instance: &InstanceId) -> Ownership {
         let ownership = self.ownership_of(instance);
-        let found = self.observation.complete().and_then(|world| world.instances.get(instance));
         match ownership {
-            Ownership::Ours | Ownership::ManagedGroup
-                if found.is_some_and(|found| !MessageKind::is_possible_for(why, found)) =>
-            {
-                Ownership::Contradicted
+            Ownership::Ours | Ownership::ManagedGroup => {
+                let world = self.observation.complete();
+                let found = world.and_then(|world| world.instances.get(instance));
+                let is_possible = found.is_none_or(|found| kind.is_possible_for(found));
+                if is_possible { ownership } else { Ownership::Contradicted }
             }
-            Ownership::Ours
-            | Ownership::ManagedGroup
-            | Ownership::NotOurs
-            | Ownership::Unknown
-            | Ownership::Contradicted => ownership,
+            // No message changes these instances, so it need not be possible.
+            Ownership::NotOurs | Ownership::Unknown | Ownership::Contradicted => ownership,
         }
     }
 
@@ -158,7 +167,10 @@ impl ControllerState {
         let complete = self.observation.complete();
         match complete.and_then(|world| Some((world, world.instances.get(instance)?))) {
             Some((world, found))
-                if found.is_active() && found.is_managed_by(&world.cluster.name) =>
+                if found.is_active()
+                    && found.is_managed_by(&world.cluster.name)
+                    // Our tags may be on the instance of another owner.
+                    && self.is_proven_node(instance, world) =>
             {
                 Ownership::Ours
             }
@@ -202,7 +214,10 @@ impl ControllerState {
     /// Begins terminations of the instances that a complete observation now shows as ours.
     pub(in crate::controller) fn resolve_unknown_instances(&mut self) {
         for record in self.interruptions.messages.resolve_at(self.observation.number) {
-            let ownership = self.ownership_for(&record.why, &record.instance);
+            let ownership = match MessageKind::from_reason(&record.why) {
+                Some(kind) => self.ownership_for(&kind, &record.instance),
+                None => self.ownership_of(&record.instance),
+            };
             if ownership == Ownership::Contradicted {
                 self.counters.count(CONTRADICTED);
             }

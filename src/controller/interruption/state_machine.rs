@@ -6,36 +6,26 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::deadlines::RECLAIM_TIMEOUT;
+use super::drain_limit::DrainRoom;
 use crate::apply::Bounds;
 use crate::apply::eviction_order::{next_to_evict, remaining_attachment};
 use crate::controller::event::Effect;
 use crate::controller::node_health::is_broken;
 use crate::controller::observation::BUSY_REFRESH;
-use crate::controller::persisted_state::{CLOCK_SKEW_MAX, InterruptionRecord};
+use crate::controller::persisted_state::InterruptionRecord;
 use crate::controller::retry::backoff;
 use crate::controller::status::{Blocked, InterruptionPhase, InterruptionStatus};
 use crate::model::ids::NodeName;
 use crate::model::observed::{CordonReason, Node, Observed, Pod};
 use crate::model::saturating_time::{earlier, later};
 
-/// Evictions start at least this long before the deadline, even without a replacement. About the
-/// termination grace period that Kubernetes gives by default, with a margin.
-const DRAIN_LEAD: SignedDuration = SignedDuration::from_secs(60);
-/// Longest wait for an unblocked replacement, for an instance without a deadline.
-const REPLACEMENT_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
-/// Longest wait for a plan made since the interruption was known: until then replacements may be
-/// blocked. Longer than a drain during which nothing else is planned.
-const PLAN_TIMEOUT: SignedDuration = SignedDuration::from_mins(30);
 /// Drain time of an instance whose kubelet is gone: nothing there stops its pods.
 const BROKEN_DRAIN_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
-/// Drain time of an instance without a deadline, as in an apply; then the drain is abandoned.
-const DRAIN_TIMEOUT: SignedDuration = Bounds::DEFAULT.drain;
 /// Longest wait for the volumes of evicted pods to detach, as in an apply.
 const DETACH_TIMEOUT: SignedDuration = Bounds::DEFAULT.detach;
 /// All remaining pods are evicted at once this long before EC2 terminates the instance.
 const EVICT_ALL_LEAD: SignedDuration = SignedDuration::from_secs(30);
-/// EC2 may take a group member this long after its deadline; then its node serves again.
-const RECLAIM_TIMEOUT: SignedDuration = SignedDuration::from_mins(30);
 /// Longest interval between two attempts near a deadline.
 const NEAR_DEADLINE_RETRY_MAX: SignedDuration = BUSY_REFRESH;
 /// A deadline is near from this long before it.
@@ -87,8 +77,18 @@ pub(super) enum Progress {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Drain {
     pub(super) since: Timestamp,
+    /// Time of the last eviction; before the first one, the start.
+    pub(super) evicted_at: Timestamp,
     /// Since when observations show no evictable pod on the instance.
     pub(super) empty_since: Option<Timestamp>,
+    /// True if only a message that nothing confirms began it.
+    pub(super) is_unconfirmed: bool,
+}
+
+impl Drain {
+    pub(super) fn new(since: Timestamp, is_unconfirmed: bool) -> Self {
+        Self { since, evicted_at: since, empty_since: None, is_unconfirmed }
+    }
 }
 
 /// Reason why the pods of an interrupted instance are not evicted yet.
@@ -117,8 +117,8 @@ pub(super) struct StepContext {
     pub(super) is_observation_newer: bool,
     /// True while an apply drains the instance.
     pub(super) is_drained_by_apply: bool,
-    /// True while too many nodes are drained because of messages that nothing confirms.
-    pub(super) is_held: bool,
+    /// Room for another drain because of a message that nothing confirms.
+    pub(super) drain_room: DrainRoom,
     /// Number of the next observation to start.
     pub(super) next_observation: u64,
 }
@@ -227,7 +227,7 @@ impl Interruption {
 
     #[cfg(test)]
     pub(in crate::controller) fn start_drain(&mut self, now: Timestamp) {
-        self.advance(Progress::Draining(Drain { since: now, empty_since: None }), now);
+        self.advance(Progress::Draining(Drain::new(now, false)), now);
     }
 
     /// Records that the node is cordoned, or that none joined.
@@ -259,7 +259,8 @@ impl Interruption {
         node: Option<&NodeName>,
         blocked: Option<&Blocked>,
     ) -> InterruptionStatus {
-        let InterruptionRecord { instance, why, since, deadline, member: _ } = &self.record;
+        let InterruptionRecord { instance, why, since, deadline, member: _, announced: _ } =
+            &self.record;
         InterruptionStatus {
             instance: instance.clone(),
             node: node.cloned(),
@@ -303,6 +304,9 @@ impl Interruption {
         {
             *since = now.min(*since);
         }
+        if let Some(drain) = self.drain_mut() {
+            drain.evicted_at = now.min(drain.evicted_at);
+        }
     }
 
     /// Records the wait reason of a cordoned instance. The start time stands while the reason is
@@ -317,61 +321,6 @@ impl Interruption {
 
     fn is_broken(&self) -> bool {
         is_broken(&self.record.why)
-    }
-
-    /// Returns when a deadline that lay ahead at receipt has passed by any clock. One that was past
-    /// at receipt comes from a late message and says nothing about now.
-    fn external_end(&self) -> Option<Timestamp> {
-        let ahead = self.record.deadline.filter(|_| self.record.is_ahead());
-        ahead.map(|deadline| later(deadline, CLOCK_SKEW_MAX))
-    }
-
-    /// Returns when the instance is terminated with its remaining pods. A message that nothing
-    /// confirms terminates no pod: if it is true, EC2 ends the instance itself.
-    fn forced_termination_at(&self) -> Option<Timestamp> {
-        self.external_end().filter(|_| !self.record.is_unconfirmed())
-    }
-
-    /// Returns when a drain since that time is abandoned with pods left, unless it ends by force.
-    fn abandoned_at(&self, since: Timestamp) -> Option<Timestamp> {
-        match self.external_end() {
-            Some(_) if self.forced_termination_at().is_some() => None,
-            Some(end) => Some(later(end, RECLAIM_TIMEOUT)),
-            None => Some(later(since, DRAIN_TIMEOUT)),
-        }
-    }
-
-    /// Returns the latest start of evictions, whether or not the replacement is there. Returns
-    /// `None` without a deadline while the replacement is blocked or the pods are unknown.
-    ///
-    /// With a deadline, pods get the drain time of an apply, and at most half of the remaining
-    /// time.
-    fn latest_eviction_start(&self, observed: bool) -> Option<Timestamp> {
-        let InterruptionRecord { since, deadline, .. } = &self.record;
-        // A deadline just past by this clock may lie ahead by the clock of EC2.
-        if let Some(at) = deadline.filter(|at| later(*at, CLOCK_SKEW_MAX) > *since) {
-            let half = at.duration_since(*since) / 2;
-            return Some(earlier(at, half.clamp(DRAIN_LEAD, DRAIN_TIMEOUT)));
-        }
-        match self.progress {
-            Progress::Noticed { since }
-            | Progress::Replacing { wait: EvictionWait::Plan { since } } => {
-                Some(later(since, PLAN_TIMEOUT))
-            }
-            Progress::Replacing { wait: EvictionWait::Launches { since } } => {
-                Some(later(since, REPLACEMENT_TIMEOUT))
-            }
-            Progress::Replacing { wait: EvictionWait::Blocked }
-            | Progress::Draining(_)
-            | Progress::Terminating { .. } => None,
-        }
-        .filter(|_| observed)
-    }
-
-    /// Returns when a joined node that is no longer shown counts as lost.
-    fn node_loss_believed_at(&self) -> Timestamp {
-        let most = later(self.record.since, REPLACEMENT_TIMEOUT);
-        self.latest_eviction_start(true).map_or(most, |latest| latest.min(most))
     }
 
     fn request_cordon(&mut self, node: &Node, effects: &mut Vec<Effect>) {
@@ -396,12 +345,11 @@ impl Interruption {
         let StepContext {
             now,
             sighting,
-            is_replaced,
             is_observation_trusted,
             is_observation_newer,
             is_drained_by_apply,
-            is_held,
             next_observation,
+            ..
         } = context;
         if self.drain_abandoned {
             // The apply that drains the node ends the drain and removes the cordon.
@@ -452,16 +400,17 @@ impl Interruption {
                     || (sighting == NodeSighting::Lost && now < self.node_loss_believed_at()) => {}
             Progress::Noticed { .. } => self.await_replacement(now),
             Progress::Replacing { .. } => {
-                // A partial observation shows neither the pods on the node nor their replacements.
-                let latest = self.latest_eviction_start(is_observation_trusted);
-                let is_due = latest.is_some_and(|latest| now >= latest);
-                if !is_held && (is_due || (is_replaced && is_observation_trusted)) {
-                    let drain = Drain { since: now, empty_since: None };
+                if let Some(drain) = self.drain_to_begin(node, context) {
                     self.advance(Progress::Draining(drain), now);
                     if node.is_none() {
                         // A node that joined since the last observation was open to pods.
                         self.trusted_from = next_observation;
                     }
+                } else if self.record.is_unconfirmed()
+                    && self.abandoned_at(now).is_some_and(|at| now >= at)
+                {
+                    // No drain had room, and EC2 did not take the instance.
+                    return self.abandon_drain(now);
                 }
             }
             Progress::Draining(drain) => return self.drain(drain, view, context, effects),
@@ -518,7 +467,10 @@ impl Interruption {
             context;
         let forced = match self.forced_termination_at() {
             Some(deadline) => now >= deadline,
-            None => self.is_broken() && now >= later(drain.since, BROKEN_DRAIN_TIMEOUT),
+            None => {
+                let is_broken = self.is_broken() && !drain.is_unconfirmed;
+                is_broken && now >= later(drain.since, BROKEN_DRAIN_TIMEOUT)
+            }
         };
         if !to_evict.is_empty() {
             drain.empty_since = None;
@@ -557,12 +509,28 @@ impl Interruption {
         Transition::Continue
     }
 
-    /// Cancels the interruption if no pod has been evicted yet.
-    pub(in crate::controller) fn cancel_repair(&mut self, now: Timestamp) {
-        let early = self.phase() <= InterruptionPhase::Replacing;
-        if early && !self.drain_abandoned {
+    /// Cancels a repair if no pod has been evicted yet. A scheduled change that was announced
+    /// meanwhile goes on. Returns whether one does.
+    pub(super) fn cancel_repair(&mut self, now: Timestamp) -> bool {
+        if self.phase() > InterruptionPhase::Replacing || self.drain_abandoned {
+            return false;
+        }
+        let goes_on = self.continue_as_announced(now);
+        if !goes_on {
             self.abandon_drain(now);
         }
+        goes_on
+    }
+
+    /// Lets the interruption go on as the scheduled change that was announced meanwhile, if its
+    /// time lies ahead. Returns whether it does.
+    pub(super) fn continue_as_announced(&mut self, now: Timestamp) -> bool {
+        let goes_on = self.record.become_announced(now);
+        if goes_on && self.phase() == InterruptionPhase::Draining {
+            self.drain_abandoned = false;
+            self.advance(Progress::Replacing { wait: EvictionWait::Plan { since: now } }, now);
+        }
+        goes_on
     }
 
     fn abandon_drain(&mut self, now: Timestamp) -> Transition {

@@ -1,6 +1,7 @@
 //! Message handling while an apply holds the lease or a competing autoscaler runs, and the order of
 //! cordons and acknowledgements.
 
+mod announcements;
 mod drains;
 mod group_members;
 mod observe_only;
@@ -9,16 +10,18 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::drain_limit::DrainRoom;
 use super::state_machine::{
     Drain, EvictionWait, NodeSighting, NodeView, Progress, StepContext, Transition,
 };
 use super::*;
 use crate::apply::ports::CallEffect;
 use crate::controller::MessageKind;
+use crate::controller::node_health::NODE_DELETED;
 use crate::controller::planning::CurrentPlan;
 use crate::controller::status::BlockedReason;
 use crate::model::ids::WorkloadId;
-use crate::model::observed::{CORDONED_ANNOTATION, Completeness, Membership, PodPhase};
+use crate::model::observed::{CORDONED_ANNOTATION, Completeness, Membership, PodPhase, tag};
 use crate::model::pod::PodTemplate;
 use crate::plan::wire::{Action, KeepReason, PlacementRow, Reason};
 use crate::testing::controller::{ControllerHarness, at, plan_removing_one, world};
@@ -59,6 +62,7 @@ fn lease_held_by_apply_cordons_only_own_urgent_nodes() {
         ("the message returns", MessageKind::SpotInterruption, &["i-1"], Some(90), &cordons),
         ("hours are left", MessageKind::Health, &["i-1"], Some(20_000), &[]),
         ("without a deadline", MessageKind::Health, &["i-2"], None, &[]),
+        ("anyone can announce a past time", MessageKind::Health, &["i-1"], Some(-60), &[]),
         ("minutes are left", MessageKind::Reservation, &["i-1"], Some(200), &cordons),
         ("not a termination", MessageKind::Rebalance, &["i-2"], None, &[]),
         ("a hint", MessageKind::StateChange, &["i-2"], Some(0), &[]),
@@ -278,11 +282,39 @@ fn messages_that_the_instance_contradicts_are_counted_and_change_nothing() {
 }
 
 #[test]
+fn message_about_an_instance_without_node_needs_a_proof_of_its_launch() {
+    let is_interrupted = |tags: &[(&str, &str)], has_node: bool| {
+        let mut harness = ControllerHarness::leading();
+        let mut seen = world(2);
+        seen = seen.with_instance(world::managed_instance("i-3", "c").with_tags(tags));
+        if has_node {
+            let (instance, created_at) = (Some("i-3".into()), at(-8_000));
+            seen = seen.with_node(Node { instance, created_at, ..world::node("node-of-i-3") });
+        }
+        harness.observe(2, seen);
+        let done = harness.interrupt(3, MessageKind::SpotInterruption, &["i-3"], Some(120));
+        let is_known = !harness.state().interruptions.instances().is_empty();
+        assert_eq!(done.contains(&"takes off r".to_owned()), !is_known, "{tags:?}: {done:?}");
+        is_known
+    };
+    assert!(!is_interrupted(&[], false), "anyone can write our tags");
+    assert!(is_interrupted(&[], true));
+    let fleet = (tag::FLEET, "fleet-1");
+    assert!(is_interrupted(&[fleet, ("karpenter.sh/discovery", "c")], false));
+    // Karpenter and Auto Scaling groups launch by fleet requests as well.
+    for key in tag::OTHER_LAUNCHERS {
+        assert!(!is_interrupted(&[fleet, (key, "x")], false), "{key}");
+    }
+}
+
+#[test]
 fn message_without_node_waits_for_newer_observation() {
     let mut harness = ControllerHarness::started();
     let seen = |seconds: i64| {
         let mut seen = world(seconds);
         seen.nodes.remove(&NodeName::from("node-of-i-1"));
+        let found = seen.instances.get_mut(&InstanceId::from("i-1")).expect("it");
+        found.tags.insert(tag::FLEET.to_owned(), "fleet-1".to_owned());
         Event::Observed(Arc::new(seen))
     };
     harness.step_at(1, seen(1));
@@ -340,7 +372,7 @@ fn message_about_new_instance_waits_until_ec2_shows_it() {
             assert_eq!(harness.observe(n, world(n)), [""; 0], "EC2 shows it late");
         }
         let mut shows = world(40);
-        let found = world::managed_instance("i-3", "c");
+        let found = world::managed_instance("i-3", "c").with_tags(&[(tag::FLEET, "fleet-1")]);
         shows.instances.insert(id.clone(), Instance { launched_at: at(3), ..found });
         harness.modify(|state| state.observation.reads.due = at(40));
         harness.step_at(40, Event::Timer);

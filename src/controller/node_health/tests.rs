@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::apply::ports::CordonOutcome;
-use crate::controller::PersistedState;
 use crate::controller::event::{Event, Signal};
-use crate::testing::controller::{ControllerHarness, world};
+use crate::controller::{MessageKind, PersistedState};
+use crate::testing::controller::{ControllerHarness, at, world};
 
 /// Returns the interrupted instances, each with the minute and the reason, where nodes report these
 /// faults and are repaired after `repair_after`.
@@ -118,6 +118,28 @@ fn repair_is_canceled_when_fault_ends_before_eviction() {
         fails(&mut harness, minutes, &[], &[]);
     }
     assert!(harness.state().interruptions.instances().is_empty());
+}
+
+#[test]
+fn scheduled_change_of_an_instance_under_repair_is_remembered() {
+    let mut harness = with_one_repair("i-1");
+    let record =
+        |harness: &ControllerHarness| harness.state().interruptions.all["i-1"].record.clone();
+    let why = record(&harness).why;
+    harness.interrupt(850, MessageKind::Health, &["i-1"], Some(21_600));
+    let announced = record(&harness).announced.map(|announced| announced.deadline);
+    assert_eq!((record(&harness).why, record(&harness).deadline), (why, None));
+    assert_eq!(announced, Some(at(850 + 21_600)));
+    let persisted = serde_json::to_string(&record(&harness)).expect("text");
+    assert_eq!(
+        serde_json::from_str::<InterruptionRecord>(&persisted).expect("it reads"),
+        record(&harness)
+    );
+    for minutes in 16..20 {
+        fails(&mut harness, minutes, &[], &[]);
+    }
+    let InterruptionRecord { why, deadline, .. } = record(&harness);
+    assert_eq!((why.as_str(), deadline), ("health", Some(at(850 + 21_600))), "it has recovered");
 }
 
 #[test]
@@ -236,7 +258,10 @@ fn instance_that_never_joined_needs_a_proof_of_its_launch() {
         harness.state().interruptions.instances()
     };
     assert_eq!(replaced(&[]), [].into(), "anyone can write our tags");
-    assert_eq!(replaced(&[(tag::FLEET, "fleet-1")]), ["i-3".into()].into());
+    let fleet = (tag::FLEET, "fleet-1");
+    assert_eq!(replaced(&[fleet]), ["i-3".into()].into());
+    // An instance of Karpenter, with a copy of our tags.
+    assert_eq!(replaced(&[fleet, ("karpenter.sh/nodepool", "general")]), [].into());
 }
 
 #[test]
@@ -281,7 +306,8 @@ fn replaced_instances_do_not_withhold_repairs_and_withheld_repairs_are_reported(
     // The replacement of one is there, and its pods are being evicted.
     let why = NOT_READY.to_owned();
     let (instance, since) = (InstanceId::from("i-1"), harness.state().now);
-    let record = InterruptionRecord { instance, why, since, deadline: None, member: false };
+    let record =
+        InterruptionRecord { instance, why, since, deadline: None, member: false, announced: None };
     harness.modify(|state| {
         state.begin_interruption(record, 0);
         state.interruptions.all.get_mut("i-1").expect("it").start_drain(since);

@@ -117,6 +117,19 @@ pub struct InterruptionRecord {
     /// True for a member of a managed group, which replaces it once it is gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub member: bool,
+    /// Scheduled change of an instance that is interrupted for another reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announced: Option<Announcement>,
+}
+
+/// A scheduled change that only a message announces. Pods are evicted before it, and it ends no
+/// instance by force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Announcement {
+    /// Time at which the announcement became known.
+    pub since: Timestamp,
+    /// Announced time.
+    pub deadline: Timestamp,
 }
 
 impl InterruptionRecord {

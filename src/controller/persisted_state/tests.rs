@@ -346,6 +346,7 @@ fn full() -> PersistedState {
                 since: time(n),
                 deadline: Some(at(9)),
                 member: false,
+                announced: None,
             })
             .collect(),
         repairs: (0..REPAIRS_MAX).map(repaired).collect(),

@@ -238,13 +238,19 @@ impl SharedWorld {
             let is_forged = |i: &Instance| {
                 message.kind == MessageKind::SpotInterruption && !i.capacity_type.is_spot()
             };
-            let ours = instance.is_some_and(|i| {
-                i.is_active() && i.is_managed_by(&observed.cluster.name) && !is_forged(i)
-            });
             let node = observed.node_for_instance(id);
             // A node that joined only just now is cordoned after the next observation.
             let now = self.time.now();
             let new = |node: &Node| now.duration_since(node.created_at) < JOINED;
+            // Anyone can write our tags on an instance that is no node.
+            let is_proven =
+                |i: &Instance| i.is_launched_by_fleet() || node.is_some_and(|node| !new(node));
+            let ours = instance.is_some_and(|i| {
+                i.is_active()
+                    && i.is_managed_by(&observed.cluster.name)
+                    && is_proven(i)
+                    && !is_forged(i)
+            });
             // So is one that an operator uncordoned since the last read of the cluster.
             let uncordons = self.operator_uncordons.borrow();
             let unseen =

@@ -30,6 +30,8 @@ const CORDON_DURATION_MAX: SignedDuration = SignedDuration::from_mins(60);
 const POD_GRACE: SignedDuration = SignedDuration::from_secs(30);
 /// Drain time after which an instance without a kubelet is terminated together with its pods.
 const BROKEN_DRAIN: SignedDuration = SignedDuration::from_mins(10);
+/// Reason of an interruption that only a message announces.
+const ANNOUNCED: &str = "health";
 /// Time before a termination by EC2 from which pods are evicted without another place.
 const FORCED_EVICTION_LEAD: SignedDuration = SignedDuration::from_mins(15);
 /// Time for which an apply waits until a launched instance is Ready.
@@ -286,13 +288,22 @@ impl InvariantChecks {
             terminating.deadline.is_none_or(|deadline| deadline > later)
         };
         let held = step.status.plan.iter().flat_map(blocked_workloads).collect::<BTreeSet<_>>();
+        // Few nodes are drained at once because of messages that nothing confirms.
+        let nodes = self.nodes.last().map_or(0, |(_, nodes)| *nodes);
+        let most = allowed(step.settings.removals.limit, nodes).max(1);
+        let announced = terminating.values().filter(|status| status.reason == ANNOUNCED);
+        let drained = announced.filter(|status| status.phase >= InterruptionPhase::Draining);
+        let is_full = u32::try_from(drained.count()).unwrap_or(u32::MAX) >= most;
         for (id, status) in terminating {
             let begins = drains(status) && !before.and_then(|b| b.get(id)).is_some_and(drains);
             if begins && long(status) && !held.is_empty() {
                 self.early_drains.insert((step.replica, id.clone()), held.clone());
             }
             let Some(node) = &status.node else { continue };
+            let waits = status.phase < InterruptionPhase::Draining;
+            let waits = waits && is_full && status.reason == ANNOUNCED;
             if status.replacement_blocked.is_some()
+                || waits
                 || status.deadline.is_some_and(|deadline| deadline > step.now)
             {
                 self.long_cordons.insert(node.clone());
@@ -355,7 +366,8 @@ impl InvariantChecks {
     }
 
     /// I9: an instance is terminated after its node is cordoned, observed again and empty. With a
-    /// broken kubelet or after an external deadline it is terminated together with its pods.
+    /// broken kubelet or after a deadline of EC2 it is terminated together with its pods. A
+    /// scheduled change, which nothing confirms, forces nothing.
     fn check_drained(
         &mut self,
         call: &RecordedCall,
@@ -371,6 +383,7 @@ impl InvariantChecks {
             broken && at.duration_since(terminating.since) >= BROKEN_DRAIN
         });
         let overdue = terminating
+            .filter(|terminating| terminating.reason != ANNOUNCED)
             .and_then(|terminating| terminating.deadline.filter(|d| *d > terminating.since));
         let forced = broken || overdue.is_some_and(|deadline| at >= deadline);
         let stood = self.cordon_periods.get(node).copied();

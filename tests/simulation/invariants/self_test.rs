@@ -295,6 +295,24 @@ impl ViolationTrace {
         self.effects(&[Effect::Evict { instance, pods: vec![pod] }]);
     }
 
+    /// Terminates an interrupted instance with a pod, half an hour after its deadline.
+    fn terminates_overdue(&mut self, reason: &str) {
+        let ended = self.removal(&self.scale_down, 0);
+        let deadline = self.now.checked_add(SignedDuration::from_mins(30)).ok();
+        self.status.interrupted.push(InterruptionStatus {
+            instance: ended.id.clone(),
+            node: ended.node.clone(),
+            reason: reason.to_owned(),
+            since: self.now,
+            deadline,
+            phase: InterruptionPhase::Draining,
+            replacement_blocked: None,
+        });
+        self.effects(&[]);
+        self.later(60);
+        self.terminates(TerminatedInstance { left: vec![None], ..ended });
+    }
+
     /// Adds the `n`-th launched instance to the observed instances.
     fn list_instance(&mut self, n: usize) {
         let mut instance = self.world.instances.values().next().expect("one").clone();

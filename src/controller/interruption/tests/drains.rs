@@ -3,7 +3,7 @@
 use super::*;
 
 /// Returns the interruption of `i-1`, draining since it became known.
-fn drains(deadline: Option<Timestamp>) -> Interruption {
+pub(super) fn drains(deadline: Option<Timestamp>) -> Interruption {
     let why = "health".to_owned();
     Interruption {
         record: InterruptionRecord {
@@ -12,8 +12,9 @@ fn drains(deadline: Option<Timestamp>) -> Interruption {
             since: at(0),
             deadline,
             member: false,
+            announced: None,
         },
-        progress: Progress::Draining(Drain { since: at(0), empty_since: None }),
+        progress: Progress::Draining(Drain::new(at(0), true)),
         attempts: 0,
         retry_at: at(0),
         unschedulable: true,
@@ -24,25 +25,45 @@ fn drains(deadline: Option<Timestamp>) -> Interruption {
     }
 }
 
-/// Runs a step of an interruption with one pod left on its node; returns the transition and the
-/// effects.
-fn step_with_pod(
-    interruption: &mut Interruption,
-    minutes: i64,
-    node: &Node,
-    drained: bool,
-) -> (Transition, Vec<Effect>) {
-    let pod = Pod { node: Some(node.name.clone()), ..world::pod("api") };
-    let context = StepContext {
+/// Returns the node of `i-1`, cordoned without our mark.
+pub(super) fn cordoned_node() -> Node {
+    let node = with_a_drain(0).nodes.remove(&NodeName::from("node-of-i-1")).expect("it");
+    Node { annotations: BTreeMap::new(), ..node }
+}
+
+/// Returns the context of a step after this many minutes: the replacement is there.
+pub(super) fn context_at(minutes: i64) -> StepContext {
+    StepContext {
         now: at(60 * minutes),
         sighting: NodeSighting::Present,
         is_replaced: true,
         is_observation_trusted: true,
         is_observation_newer: true,
-        is_drained_by_apply: drained,
-        is_held: false,
+        is_drained_by_apply: false,
+        drain_room: DrainRoom::Any,
         next_observation: 2,
-    };
+    }
+}
+
+/// Runs a step of an interruption with one pod left on its node; returns the transition and the
+/// effects.
+pub(super) fn step_with_pod(
+    interruption: &mut Interruption,
+    minutes: i64,
+    node: &Node,
+    drained: bool,
+) -> (Transition, Vec<Effect>) {
+    let context = StepContext { is_drained_by_apply: drained, ..context_at(minutes) };
+    step_in(interruption, node, context)
+}
+
+/// Runs such a step in a context.
+pub(super) fn step_in(
+    interruption: &mut Interruption,
+    node: &Node,
+    context: StepContext,
+) -> (Transition, Vec<Effect>) {
+    let pod = Pod { node: Some(node.name.clone()), ..world::pod("api") };
     let mut effects = Vec::new();
     let (to_evict, evict_next) = (vec![&pod], vec![&pod]);
     let view = NodeView { node: Some(node), to_evict, evict_next, attached: None };
@@ -61,27 +82,23 @@ fn drains_at(minutes: i64, deadline: Option<i64>, blocked: bool) -> bool {
 fn drains_by(minutes: i64, deadline: Option<i64>, wait: EvictionWait, observed: bool) -> bool {
     let deadline = deadline.map(|minutes| at(60 * minutes));
     let progress = Progress::Replacing { wait };
-    drains_in_step(Interruption { progress, ..drains(deadline) }, minutes, observed, false)
+    let interruption = Interruption { progress, ..drains(deadline) };
+    drains_in_step(interruption, minutes, observed, DrainRoom::Any)
 }
 
 /// Returns whether a step after this many minutes begins to evict.
-fn drains_in_step(
+pub(super) fn drains_in_step(
     mut interruption: Interruption,
     minutes: i64,
     observed: bool,
-    is_held: bool,
+    drain_room: DrainRoom,
 ) -> bool {
-    let node = with_a_drain(0).nodes.remove(&NodeName::from("node-of-i-1")).expect("it");
-    let node = Node { annotations: BTreeMap::new(), ..node };
+    let node = cordoned_node();
     let context = StepContext {
-        now: at(60 * minutes),
-        sighting: NodeSighting::Present,
         is_replaced: false,
         is_observation_trusted: observed,
-        is_observation_newer: true,
-        is_drained_by_apply: false,
-        is_held,
-        next_observation: 2,
+        drain_room,
+        ..context_at(minutes)
     };
     interruption.step(
         &NodeView { node: Some(&node), ..NodeView::default() },
@@ -222,18 +239,8 @@ fn instance_terminates_after_volumes_detach_or_time_out() {
     let ends = |interruption: &mut Interruption, minutes: i64, attached: bool| {
         let attached = attached.then_some(&volume);
         let view = NodeView { node: Some(&node), attached, ..NodeView::default() };
-        let context = StepContext {
-            now: at(60 * minutes),
-            sighting: NodeSighting::Present,
-            is_replaced: true,
-            is_observation_trusted: true,
-            is_observation_newer: true,
-            is_drained_by_apply: false,
-            is_held: false,
-            next_observation: 2,
-        };
         let mut effects = Vec::new();
-        interruption.step(&view, context, &mut effects);
+        interruption.step(&view, context_at(minutes), &mut effects);
         effects.iter().any(|effect| matches!(effect, Effect::Terminate { .. }))
     };
     assert!(!ends(&mut interruption.clone(), 1, true) && ends(&mut interruption.clone(), 1, false));
@@ -251,16 +258,7 @@ fn instance_of_a_deleted_node_is_terminated_once_replaced() {
         interruption.record.why = NODE_DELETED.to_owned();
         interruption.progress = Progress::Noticed { since: at(0) };
         (1..=5).any(|seconds| {
-            let context = StepContext {
-                now: at(seconds),
-                sighting,
-                is_replaced: true,
-                is_observation_trusted: true,
-                is_observation_newer: true,
-                is_drained_by_apply: false,
-                is_held: false,
-                next_observation: 2,
-            };
+            let context = StepContext { now: at(seconds), sighting, ..context_at(0) };
             let mut effects = Vec::new();
             interruption.step(&NodeView::default(), context, &mut effects);
             effects.iter().any(|effect| matches!(effect, Effect::Terminate { .. }))
@@ -352,51 +350,6 @@ fn abandoned_drain_keeps_a_foreign_cordon() {
     ));
     let (transition, effects) = step_with_pod(&mut interruption, 17, &node, false);
     assert!(matches!(transition, Transition::Finished) && effects.is_empty(), "{effects:?}");
-}
-
-#[test]
-fn announced_event_terminates_no_instance_with_pods() {
-    let node = with_a_drain(0).nodes.remove(&NodeName::from("node-of-i-1")).expect("it");
-    let ends_at = |why: &str, minutes: i64| {
-        let mut interruption = drains(Some(at(60 * 60)));
-        interruption.record.why = why.to_owned();
-        let (transition, effects) = step_with_pod(&mut interruption, minutes, &node, false);
-        let ends = effects.iter().any(|effect| matches!(effect, Effect::Terminate { .. }));
-        (ends, matches!(transition, Transition::DrainAbandoned))
-    };
-    // Any sender can name a deadline; EC2 ends the instance itself if it is true.
-    assert_eq!(ends_at("health", 70), (false, false));
-    assert_eq!(ends_at("health", 96), (false, true), "EC2 did not take it");
-    assert_eq!(ends_at("spot-interruption", 70), (true, false));
-}
-
-#[test]
-fn announced_events_drain_few_nodes_at_once() {
-    let progress = Progress::Replacing { wait: EvictionWait::Launches { since: at(0) } };
-    let waiting = || Interruption { progress, ..drains(None) };
-    assert!(drains_in_step(waiting(), 10, true, false));
-    assert!(!drains_in_step(waiting(), 10, true, true), "it is held");
-    let mut harness = ControllerHarness::leading();
-    harness.observe(2, world(2));
-    harness.modify(|state| {
-        state.interruptions.insert(waiting());
-        let is_held = |state: &ControllerState| state.is_drain_held(&"i-1".into(), &world(2));
-        for n in 2..5 {
-            assert!(!is_held(state), "{n}");
-            let mut other = drains(None);
-            other.record.instance = format!("i-{n}").as_str().into();
-            state.interruptions.insert(other);
-        }
-        assert!(is_held(state), "three of them are drained");
-        // A message of EC2 about a spot instance counts at once.
-        let why = "spot-interruption".to_owned();
-        let record = InterruptionRecord { why, deadline: Some(at(120)), ..waiting().record };
-        state.begin_interruption(record.clone(), 1);
-        assert!(!is_held(state));
-        let forged = InterruptionRecord { deadline: Some(at(60)), ..waiting().record };
-        state.begin_interruption(forged, 1);
-        assert_eq!(state.interruptions.all[&InstanceId::from("i-1")].record, record);
-    });
 }
 
 #[test]

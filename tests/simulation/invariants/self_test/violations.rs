@@ -286,6 +286,9 @@ pub(super) const OF_REMOVALS: &[ViolationCase] = &[
             ..t.asked(CallKind::Terminate(TerminatedInstance { open: true, left, ..ended }))
         });
     }),
+    ("I9", "a removal with pods after the start of a scheduled change", |t| {
+        t.terminates_overdue("health");
+    }),
     ("I9", "an uncordon beside an apply", |t| {
         t.status.in_progress.insert("p".into(), (Vec::new(), t.now));
         t.uncordons(0);
