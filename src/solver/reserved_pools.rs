@@ -157,8 +157,8 @@ fn allows(pool: &Pool, capacity_type: CapacityType) -> bool {
     set.is_none_or(|set| set.contains(Some(&LabelValue::from(capacity_type.as_str()))))
 }
 
-/// Returns true if the reservations are known completely. A world without an account may state them,
-/// but an empty list of it says nothing about the account.
+/// Returns true if the reservations are known completely. A world without an account may state
+/// reservations, but its empty list proves nothing about an account.
 fn are_read(observed: &Observed) -> bool {
     observed.has_ec2() && !(observed.cluster.account.is_empty() && observed.reservations.is_empty())
 }

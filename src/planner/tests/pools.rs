@@ -241,6 +241,30 @@ fn overlay_price_applies_and_is_reported() {
 }
 
 #[test]
+fn overlay_price_without_a_list_price_is_counted_and_named() {
+    let mut scenario = cores(&["m5.large"], 2);
+    for offering in scenario.catalog.types.values_mut().flat_map(|kind| &mut kind.offerings) {
+        offering.price = None;
+    }
+    let overlay =
+        NodeOverlay { price: Some(PriceChange::To(MicroUsd(1_000))), ..overlay(&["m5.large"]) };
+    scenario.desired.overlays.insert(overlay.name.clone(), overlay);
+    let plan = scenario.plan();
+    assert_eq!(types(&plan), ["m5.large"; 2]);
+    let cost = &plan.capacity.cost;
+    assert_eq!((cost.hourly_after, cost.unpriced), (MicroUsd(2_000), 0));
+    let list = cost.list.as_ref().expect("an overlay sets the price");
+    assert_eq!((list.hourly_after, list.unlisted), (MicroUsd(2_000), 2));
+    assert_eq!(list.overlays, ["deal"]);
+    let notes = plan.capacity.diagnostics.iter().map(|found| &found.message);
+    let unlisted = "without a list price: 2 nodes, counted at the price of the overlay";
+    assert_eq!(notes.filter(|note| note.ends_with(unlisted)).count(), 1);
+    // A node that stays counts once.
+    apply_and_check(&mut scenario);
+    assert_eq!(scenario.plan().capacity.cost.list.map(|list| list.unlisted), Some(2));
+}
+
+#[test]
 fn overlay_adds_requested_resources() {
     let mut scenario = cores(&["c5.large", "m5.large"], 2);
     let template = scenario.template();
