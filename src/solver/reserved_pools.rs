@@ -88,6 +88,9 @@ pub fn unmatched_reservations<'a>(
     }
     let of_class = |class: &'a NodeClass| {
         let unmatched = unmatched_terms(class, observed);
+        if unmatched.is_empty() {
+            return None;
+        }
         let has_match = unmatched.len() < class.reservations.len();
         let is_concerned = |pool: &&Pool| {
             pool.node_class.as_ref() == Some(&class.name)
@@ -96,7 +99,7 @@ pub fn unmatched_reservations<'a>(
         };
         let pools: Vec<&PoolName> =
             desired.pools.values().filter(is_concerned).map(|pool| &pool.name).collect();
-        (!unmatched.is_empty() && !pools.is_empty()).then(|| UnmatchedReservations {
+        (!pools.is_empty()).then(|| UnmatchedReservations {
             class,
             field: selector_field(class),
             selectors: descriptions(&unmatched),
