@@ -57,3 +57,10 @@ deny_unpriced contains msg if {
 	input.capacity.cost.unpriced > 0
 	msg := sprintf("nodes without a price: %d, so the budget does not cover them", [input.capacity.cost.unpriced])
 }
+
+# Without a list price, the NodeOverlay alone states the cost, and the same change may set it to any amount.
+deny_unlisted contains msg if {
+	unlisted := object.get(list, "unlisted", 0)
+	unlisted > 0
+	msg := sprintf("nodes without a list price: %d, so the budget would rely on the price of a NodeOverlay", [unlisted])
+}

@@ -36,6 +36,14 @@ test_judges_list_prices_where_overlays_adjust_them if {
 	found == {"the plan adds 7300 USD per month; the budget is 100"}
 }
 
+test_denies_prices_that_only_an_overlay_states if {
+	list := {"hourly_before": "0.000000", "hourly_after": "0.000001", "overlays": ["cheap"], "unlisted": 2}
+	unlisted := {"capacity": {"cost": {"hourly_after": "0.000001", "monthly_delta": "0.000730", "unpriced": 0, "list": list}}}
+	found := deny_unlisted with input as unlisted with data.fleetwright as limits
+	found == {"nodes without a list price: 2, so the budget would rely on the price of a NodeOverlay"}
+	count(deny_unlisted) == 0 with input as cost("1.000000", "1.000000") with data.fleetwright as limits
+}
+
 test_denies_capacity_without_price if {
 	unknown := on_fargate({"pods": 0}, {"pods": 2})
 	count(deny_unpriced) == 1 with input as unknown with data.fleetwright as limits

@@ -28,6 +28,7 @@ mod stranded_pods;
 #[cfg(test)]
 mod tests;
 mod unmatched_addresses;
+mod unmatched_reservations;
 mod unproven_instances;
 
 pub use forecast::forecast;
@@ -339,6 +340,7 @@ fn nodes_at_addresses(inputs: &Inputs, demand: &Demand, addresses: &[String]) ->
 /// applyable.
 fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
     plan.capacity.diagnostics.extend(unmatched_addresses::diagnostics(inputs, &plan));
+    plan.capacity.diagnostics.extend(unmatched_reservations::warnings(inputs, &plan));
     let (modes, warnings) = demand_scenarios::rows(inputs, demand, &plan);
     plan.capacity.modes = modes;
     plan.capacity.diagnostics.extend(warnings);

@@ -27,6 +27,7 @@ mod header;
 mod html;
 pub mod html_fragments;
 mod markdown;
+mod overlay_prices;
 mod problems;
 pub mod pull_request;
 mod reason;

@@ -116,6 +116,7 @@ pub use offer::{
 pub use reported_resources::{
     StoredReports, learned_nodes, measured_resources, stored_reports_in_use,
 };
+pub use reserved_pools::{UnmatchedReservations, unmatched_reservations};
 pub use target_fleet::{
     Contention, Launch, NewNode, NodeRef, Retire, TargetFleet, UnschedulablePods,
 };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use sha2::{Digest as _, Sha256};
 
@@ -16,6 +16,7 @@ use super::{Console, Exit, files, policy_process, source_tree};
 use crate::adapters::git::{
     CloneCache, GitError, GitErrorKind, RemoteRepository, RepositoryTree, read_text_files,
 };
+use crate::adapters::subprocess::{RunError, run};
 #[cfg(feature = "live")]
 use crate::model::desired::ApplyConditions;
 use crate::model::desired::Problem;
@@ -403,15 +404,15 @@ fn conftest(
     for directory in directories {
         command.arg("--data").arg(directory);
     }
-    match command.output() {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            console.print(&format!("conftest cannot be started: {error}\n"))?;
-            Ok(false)
-        }
-        Err(_) => {
+    match run(command.stdin(Stdio::null()), &policy_process::OTHER_ENGINE_LIMITS) {
+        Err(RunError::Start(error)) if error.kind() == ErrorKind::NotFound => {
             console
                 .print(&format!("conftest is not installed: {tests} tests unchecked by it\n"))?;
             Ok(true)
+        }
+        Err(why) => {
+            console.print(&format!("conftest {why}\n"))?;
+            Ok(false)
         }
         Ok(output) => {
             let report = String::from_utf8_lossy(&output.stdout);

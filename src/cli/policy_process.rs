@@ -25,11 +25,20 @@ use crate::policy::{self, Bundle, PolicyLimits, TestResult, error_check};
 /// The only argument of the process that evaluates policies.
 const ARGUMENT: &str = "evaluate-policies-of-stdin";
 
-/// Time limit of all rules together. Tests of policies have the time of one rule each in addition.
+/// Time limit of all rules together, those of tests included.
 const TIME_MAX: Duration = Duration::from_mins(2);
 
 /// Most bytes of the results.
 const RESULT_BYTES_MAX: u64 = 64 << 20;
+
+/// Limits of another engine over the same policies. Programs in Go reserve more address space than
+/// they use, so it is not limited.
+pub(super) const OTHER_ENGINE_LIMITS: RunLimits = RunLimits {
+    time: TIME_MAX,
+    output_bytes: RESULT_BYTES_MAX,
+    memory_bytes: None,
+    file_bytes: None,
+};
 
 /// Address space of the allocator and the libraries, in addition to program, stack and policies.
 const OVERHEAD_BYTES: u64 = 128 << 20;
@@ -147,7 +156,7 @@ fn request<T: DeserializeOwned>(task: &Task, bundle: &Bundle) -> Result<T, Strin
             command.arg(ARGUMENT).arg(address_space(program, limits).to_string());
             // The allocator would reserve 1 GiB of address space at once.
             command.env_clear().env("MIMALLOC_ARENA_RESERVE", "64MiB");
-            answer(&mut command, (task, bundle, limits), time_limit(task, bundle))
+            answer(&mut command, (task, bundle, limits), TIME_MAX)
         }
         Some(Err(why)) => Err(why.clone()),
         None => parsed(&on_large_stack(|| perform(task, bundle, limits))),
@@ -177,19 +186,6 @@ fn memory_limit(container_limits: &[&Path]) -> u64 {
         .iter()
         .filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
     limits.map(|container| container / 2).fold(PolicyLimits::default().memory, u64::min)
-}
-
-/// Returns the time limit of a task. Each name of a test counts, perhaps several times.
-fn time_limit(task: &Task, bundle: &Bundle) -> Duration {
-    match task {
-        Task::Evaluate { .. } | Task::Load => TIME_MAX,
-        Task::Test => {
-            let files = bundle.files.iter();
-            let tests = files.map(|file| file.text.matches("test_").count()).sum::<usize>();
-            let tests = u32::try_from(tests).unwrap_or(u32::MAX);
-            TIME_MAX + PolicyLimits::default().time * tests
-        }
-    }
 }
 
 /// Sends a request to a process, and returns its result.
@@ -256,7 +252,6 @@ fn on_large_stack<T: Send>(work: impl Fn() -> T + Sync) -> T {
 mod tests {
     use super::*;
     use crate::plan::wire::CheckStatus;
-    use crate::policy::PolicyFile;
 
     #[test]
     fn policies_have_half_of_the_memory_of_a_container() {
@@ -302,14 +297,5 @@ mod tests {
             let text = denial(script, time);
             assert!(text.contains(expected), "{script}: {text}");
         }
-    }
-
-    #[test]
-    fn tests_of_policies_have_time_for_each_test() {
-        let text = "test_a if { true }\ntest_b if { true }\n".to_owned();
-        let file = PolicyFile { path: "a.rego".to_owned(), text };
-        let bundle = Bundle { files: vec![file], ..Bundle::default() };
-        assert_eq!(time_limit(&Task::Load, &bundle), TIME_MAX);
-        assert_eq!(time_limit(&Task::Test, &bundle), TIME_MAX + Duration::from_secs(20));
     }
 }

@@ -1,5 +1,7 @@
 //! Progress and results of applies.
 
+mod failed_pools;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -13,6 +15,8 @@ use super::retry::Retry;
 use super::state::ControllerState;
 use super::status::{CompletedApply, PartialApply, Status};
 use super::{gates, inflight_launches, reconcile};
+use failed_pools::FailedPools;
+
 use crate::apply::{ApplyStatus, ChangeOutcome, Event, Outcome, Receipt, Step};
 use crate::model::ids::{Address, Digest, InstanceId, PlanId, PoolName};
 use crate::model::observed::Instance;
@@ -402,7 +406,7 @@ impl ControllerState {
         self.observation.require_next();
         run.record.ended_at = now;
         self.interruptions.invalidate_cordons_of(&run, self.observation.next_number());
-        let failed = failed_pools(&run.plan, end.as_deref().ok());
+        let failed = FailedPools::new(&run.plan, end.as_deref().ok());
         // The history lists the outcome of each row.
         run.addresses.iter().for_each(|address| self.action_failures.forget(address.as_str()));
         match end {
@@ -541,42 +545,6 @@ impl ControllerState {
             }
         }
     }
-}
-
-/// Pools with a failed change.
-#[derive(Default)]
-struct FailedPools {
-    launches: BTreeSet<PoolName>,
-    removals: BTreeSet<PoolName>,
-}
-
-/// Returns the pools with a failed change. For a refused plan: the pools of its removals, or of its
-/// launches if it removes nothing.
-fn failed_pools(plan: &Plan, receipt: Option<&Receipt>) -> FailedPools {
-    let Some(receipt) = receipt else {
-        let removals: BTreeSet<PoolName> =
-            reconcile::retired_rows(plan).map(ResourceChange::pool).collect();
-        let launches = if removals.is_empty() {
-            reconcile::launched_rows(plan).map(ResourceChange::pool).collect()
-        } else {
-            BTreeSet::new()
-        };
-        return FailedPools { launches, removals };
-    };
-    let mut failed = FailedPools::default();
-    if receipt.verdict != ApplyStatus::Partly {
-        return failed;
-    }
-    let rows: BTreeMap<&Address, PoolName> =
-        plan.resource_changes.iter().map(|row| (&row.address, row.pool())).collect();
-    for change in receipt.outcomes.iter().filter(|change| !change.outcome.is_settled()) {
-        let Some(pool) = rows.get(&change.address).cloned() else { continue };
-        match change.step {
-            WaveStep::Launch => failed.launches.insert(pool),
-            WaveStep::Retire => failed.removals.insert(pool),
-        };
-    }
-    failed
 }
 
 fn outcome_counts(receipt: &Receipt) -> BTreeMap<String, u32> {

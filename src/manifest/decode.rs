@@ -262,10 +262,8 @@ impl<'a> Field<'a> {
             return None;
         }
         let replaced = placeholder::substitute(text, self.scope.vars);
-        if let Some(name) = replaced.unresolved {
-            let hint =
-                format!("give `{name}` a value under `vars` of the source in fleetwright.yaml");
-            let message = format_args!("needs `{}`, which has no value", shorten(&name));
+        if let Some(unresolved) = replaced.unresolved {
+            let (message, hint) = placeholder::unresolved_problem(&unresolved);
             self.coded_error(Code::PlaceholderUnresolved, message, hint);
             return None;
         }

@@ -8,10 +8,15 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::decode::shorten;
 use super::yaml::{YamlNode, YamlValue};
 
 /// Maximum nesting of defaults (`${A:-${B:-c}}`).
 const DEFAULT_DEPTH_MAX: usize = 8;
+
+/// Maximum bytes of a pattern, and of a value that a pattern shortens. The time to match them is their
+/// product.
+const MATCHED_BYTES_MAX: usize = 1_024;
 
 /// Values by name.
 pub(super) type Vars = BTreeMap<String, String>;
@@ -77,8 +82,19 @@ pub(super) fn open_placeholder(node: &YamlNode<'_>, vars: &Vars) -> Option<Strin
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Substitution<'a> {
     pub(super) text: Cow<'a, str>,
-    /// The first placeholder without a value: its name, or its text if it has no name.
+    /// The first placeholder that was not replaced: its name if it lacks a value, else its text.
     pub(super) unresolved: Option<String>,
+}
+
+/// Returns the message and the hint for what [`Substitution::unresolved`] names.
+pub(super) fn unresolved_problem(unresolved: &str) -> (String, String) {
+    let what = shorten(unresolved);
+    if unresolved.starts_with("${") {
+        let hint = "write its result instead, or `$${` for a literal `${`".to_owned();
+        return (format!("has `{what}`, which cannot be replaced"), hint);
+    }
+    let hint = format!("give `{what}` a value under `vars` of the source in fleetwright.yaml");
+    (format!("needs `{what}`, which has no value"), hint)
 }
 
 /// Returns `text` with its placeholders replaced. Those without a value stay. The time is linear in
@@ -165,6 +181,8 @@ enum Operation<'a> {
     Default(Range<usize>),
     /// Changes it, as [`apply`] does.
     Function(&'a str),
+    /// Takes its number of bytes.
+    Length,
 }
 
 impl Substitutor<'_> {
@@ -198,6 +216,7 @@ impl Substitutor<'_> {
                     Some(value.clone()).filter(|value| !value.is_empty())
                 }
                 (Some(value), Operation::Function(body)) => apply(value, body),
+                (Some(value), Operation::Length) => Some(value.len().to_string()),
                 (None, _) => None,
             };
             match (text, operation) {
@@ -210,7 +229,8 @@ impl Substitutor<'_> {
                 }
                 (None, _) => {
                     out.text.push_str(slice(start, end));
-                    out.unresolved.get_or_insert_with(|| name.to_owned());
+                    let what = if value.is_some() { slice(start, end) } else { name };
+                    out.unresolved.get_or_insert_with(|| what.to_owned());
                 }
             }
         }
@@ -219,7 +239,8 @@ impl Substitutor<'_> {
 
     /// Parses the placeholder that starts at `start` with `${`.
     fn parse(&self, start: usize) -> Option<Placeholder<'_>> {
-        let inner = start + 2;
+        let is_length = self.text.get(start + 2..)?.starts_with('#');
+        let inner = start + 2 + usize::from(is_length);
         let rest = self.text.get(inner..)?;
         let length = rest.bytes().take_while(|b| b.is_ascii_alphanumeric() || *b == b'_').count();
         let (name, tail) = rest.split_at(length);
@@ -228,7 +249,11 @@ impl Substitutor<'_> {
         }
         let after_name = inner + length;
         if tail.starts_with('}') {
-            return Some(Placeholder { name, operation: Operation::Plain, end: after_name + 1 });
+            let operation = if is_length { Operation::Length } else { Operation::Plain };
+            return Some(Placeholder { name, operation, end: after_name + 1 });
+        }
+        if is_length {
+            return None;
         }
         let known = self.ends.binary_search_by_key(&(start + 1), |(from, _)| *from).ok()?;
         let (_, close) = *self.ends.get(known)?;
@@ -269,7 +294,57 @@ fn apply(value: &str, body: &str) -> Option<String> {
         "^" => return Some(first(|letter| letter.to_uppercase().collect())),
         _ => {}
     }
-    replaced(value, body.strip_prefix('/')?)
+    match body.strip_prefix('/') {
+        Some(body) => replaced(value, body),
+        None => trimmed(value, body),
+    }
+}
+
+/// Removes from `value` the beginning that matches a pattern (`#PATTERN`) or the end (`%PATTERN`):
+/// the shortest one, or the longest one after a doubled sign. Without a match, the value stays.
+fn trimmed(value: &str, body: &str) -> Option<String> {
+    let sign = body.chars().next().filter(|sign| "#%".contains(*sign))?;
+    let rest = body.strip_prefix(sign)?;
+    let (pattern, is_longest) = match rest.strip_prefix(sign) {
+        Some(pattern) => (pattern, true),
+        None => (rest, false),
+    };
+    // Flux may split other characters, and reads the classes of a suffix backwards.
+    let is_supported = |text: &str| text.is_ascii() && text.len() <= MATCHED_BYTES_MAX;
+    let has_class = pattern.contains(['[', ']']);
+    if pattern.is_empty() || has_class || !is_supported(pattern) || !is_supported(value) {
+        return None;
+    }
+    if sign == '#' {
+        let length = matched_length(value, pattern, is_longest);
+        return value.get(length..).map(str::to_owned);
+    }
+    let reversed = |text: &str| text.chars().rev().collect::<String>();
+    let length = matched_length(&reversed(value), &reversed(pattern), is_longest);
+    value.get(..value.len().checked_sub(length)?).map(str::to_owned)
+}
+
+/// Returns the length of the shortest or longest beginning of `value` that matches `pattern`; zero
+/// without a match. `*` matches any text, and `?` any character.
+fn matched_length(value: &str, pattern: &str, is_longest: bool) -> usize {
+    // For each length, whether the beginning matches the pattern up to the current sign.
+    let mut matches = vec![false; value.len() + 1];
+    matches[0] = true;
+    for sign in pattern.bytes() {
+        let mut next = vec![false; matches.len()];
+        if sign == b'*' {
+            let first = matches.iter().position(|matches| *matches).unwrap_or(matches.len());
+            next.iter_mut().skip(first).for_each(|matches| *matches = true);
+        } else {
+            for (at, byte) in value.bytes().enumerate() {
+                next[at + 1] = matches[at] && (sign == b'?' || sign == byte);
+            }
+        }
+        matches = next;
+    }
+    let mut lengths = (1..matches.len()).filter(|length| matches[*length]);
+    let found = if is_longest { lengths.next_back() } else { lengths.next() };
+    found.unwrap_or(0)
 }
 
 /// Replaces parts of `value`: `PATTERN/TEXT` the first one, and after a sign all (`/`), that at the
@@ -314,7 +389,15 @@ mod tests {
 
     #[test]
     fn placeholders_are_replaced_by_values_and_defaults() {
-        let vars = [("A", "1"), ("B_2", "x"), ("E", ""), ("W", "Web_App")];
+        let vars = [
+            ("A", "1"),
+            ("B_2", "x"),
+            ("E", ""),
+            ("P", "/team/app"),
+            ("U", "é"),
+            ("V", "v1.29.3-eks"),
+            ("W", "Web_App"),
+        ];
         let vars: Vars = vars.map(|(k, v)| (k.into(), v.into())).into();
         for (text, expected, unresolved) in [
             ("plain $A $(A)", "plain $A $(A)", None),
@@ -332,6 +415,34 @@ mod tests {
             ("${W:9}", "", None),
             ("${W:-3}", "Web_App", None),
             ("${W:4:-2}", "${W:4:-2}", Some("${W:4:-2}")),
+            ("${#W} ${#E} ${#U}", "7 0 2", None),
+            ("${#C}", "${#C}", Some("C")),
+            ("${#W:1}", "${#W:1}", Some("${#W:1}")),
+            ("${V#v}", "1.29.3-eks", None),
+            ("${V#x}", "v1.29.3-eks", None),
+            ("${V#*.}", "29.3-eks", None),
+            ("${V##*.}", "3-eks", None),
+            ("${V%-*}", "v1.29.3", None),
+            ("${V%.*}", "v1.29", None),
+            ("${V%%.*}", "v1", None),
+            ("${V%?}", "v1.29.3-ek", None),
+            ("${V##?}", "1.29.3-eks", None),
+            ("${V#?1?2}", "9.3-eks", None),
+            ("${V##*}", "", None),
+            ("${V#*}", "1.29.3-eks", None),
+            ("${V%%v*-eks}", "", None),
+            ("${P#*/}", "team/app", None),
+            ("${P##*/}", "app", None),
+            ("${P%/*}", "/team", None),
+            ("${P%%/*}", "", None),
+            ("${E#a}${E%%*}", "", None),
+            ("${V#}", "${V#}", Some("${V#}")),
+            ("${V%%}", "${V%%}", Some("${V%%}")),
+            ("${V#[a-z]}", "${V#[a-z]}", Some("${V#[a-z]}")),
+            ("${V%\\s}", "${V%\\s}", Some("${V%\\s}")),
+            ("${V#${A}}", "${V#1}", Some("${V#${A}}")),
+            ("${U#x}", "${U#x}", Some("${U#x}")),
+            ("${D#x}", "${D#x}", Some("D")),
             ("${W:?x}", "${W:?x}", Some("${W:?x}")),
             ("${W:x}", "Web_App", None),
             ("${W//p/q}", "Web_Aqq", None),
@@ -344,7 +455,7 @@ mod tests {
             ("${W,,}", "web_app", None),
             ("${W^^}", "WEB_APP", None),
             ("${D//p/q}", "${D//p/q}", Some("D")),
-            ("${W%%x}", "${W%%x}", Some("${W%%x}")),
+            ("${W%%x}", "Web_App", None),
             ("${C:=9}", "9", None),
             ("${C:-}", "", None),
             ("${C:-${A}}", "1", None),

@@ -450,6 +450,11 @@ impl Observed {
         }
     }
 
+    /// Returns true if the instances and other resources of EC2 were read completely.
+    pub fn has_ec2(&self) -> bool {
+        self.sources.get("ec2") == Some(&Completeness::Complete)
+    }
+
     /// Returns true if the Kubernetes objects were read completely.
     pub fn has_cluster(&self) -> bool {
         self.sources.get("kubernetes") == Some(&Completeness::Complete)

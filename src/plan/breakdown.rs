@@ -221,6 +221,10 @@ fn included(plan: &Plan) -> Vec<String> {
         lines.push(format!(
             "prices adjusted by NodeOverlay {names}; {hourly} USD per hour at list prices"
         ));
+        if list.unlisted > 0 {
+            let nodes = node_count_text(list.unlisted);
+            lines.push(format!("{nodes} without a list price, at the price of the overlay"));
+        }
     }
     if cost.estimated > 0 {
         lines.push(format!("{} at an estimated price", node_count_text(cost.estimated)));

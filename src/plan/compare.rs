@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::change_summary::change_summary;
 use super::wire::{
-    Action, ComparedWorkload, Comparison, DemandRow, NodeState, Plan, ResourceChange, workload_key,
+    Action, ComparedWorkload, Comparison, Cost, DemandRow, NodeState, Plan, ResourceChange,
+    workload_key,
 };
 use crate::model::ids::WorkloadId;
+use crate::model::units::MicroUsd;
 
 /// Returns the changes of `plan` that `other`, planned from `revision` over the same observation,
 /// does not make.
@@ -32,6 +34,8 @@ pub fn compare(plan: &Plan, other: &Plan, revision: &str) -> Comparison {
         .collect();
     withdrawn.sort();
     let (ours, before) = (&plan.capacity.cost, &other.capacity.cost);
+    let overlays = overlays([ours, before]);
+    let hourly_caused_list = (!overlays.is_empty()).then(|| list_price(ours) - list_price(before));
     Comparison {
         revision: revision.to_owned(),
         commit: other.capacity.base.commit.clone(),
@@ -41,11 +45,25 @@ pub fn compare(plan: &Plan, other: &Plan, revision: &str) -> Comparison {
         withdrawn,
         hourly_after: before.hourly_after,
         hourly_caused: ours.hourly_after - before.hourly_after,
+        hourly_caused_list,
         hourly_pending: before.hourly_after - ours.hourly_before,
+        overlays,
         workloads: workloads(&other.capacity.demand, &plan.capacity.demand),
         unplaced_pending: shared_unschedulable(other, plan),
         problems_pending: shared_problems(other, plan),
     }
+}
+
+/// Returns the node overlays that set a price of one of these plans.
+fn overlays(costs: [&Cost; 2]) -> Vec<String> {
+    let lists = costs.into_iter().filter_map(|cost| cost.list.as_ref());
+    let names: BTreeSet<&String> = lists.flat_map(|list| &list.overlays).collect();
+    names.into_iter().cloned().collect()
+}
+
+/// Returns the price per hour after the apply, without the prices of node overlays.
+fn list_price(cost: &Cost) -> MicroUsd {
+    cost.list.as_ref().map_or(cost.hourly_after, |list| list.hourly_after)
 }
 
 /// Returns the workloads of `ours` for which `theirs` leaves at least as many pods unschedulable.
@@ -132,9 +150,8 @@ fn workloads(theirs: &[DemandRow], ours: &[DemandRow]) -> Vec<ComparedWorkload> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::units::MicroUsd;
     use crate::plan::difference;
-    use crate::plan::wire::{GroupSize, ResourceKind};
+    use crate::plan::wire::{GroupSize, ListCost, ResourceKind};
     use crate::testing::valid_plan::plan;
 
     fn launches(plan: &mut Plan) -> Vec<&mut ResourceChange> {
@@ -154,6 +171,28 @@ mod tests {
         assert_eq!(found.pending.len(), changes(&ours).count());
         assert_eq!(found.hourly_caused, MicroUsd::ZERO);
         assert_eq!(found.hourly_pending, ours.capacity.cost.hourly_delta);
+    }
+
+    #[test]
+    fn overlays_of_either_plan_are_named_with_the_list_price() {
+        let (mut ours, mut other) = (plan(), plan());
+        assert_eq!(compare(&ours, &other, "main").hourly_caused_list, None);
+        let list = |after: i64, overlay: &str| {
+            let overlays = vec![overlay.to_owned()];
+            let (hourly_before, hourly_after) = (MicroUsd::ZERO, MicroUsd(after));
+            Some(ListCost { hourly_before, hourly_after, overlays, unlisted: 0 })
+        };
+        ours.capacity.cost.hourly_after = MicroUsd(10);
+        ours.capacity.cost.list = list(70, "deal");
+        other.capacity.cost.hourly_after = MicroUsd(30);
+        let found = compare(&ours, &other, "main");
+        let caused = (found.hourly_caused, found.hourly_caused_list);
+        assert_eq!(caused, (MicroUsd(-20), Some(MicroUsd(40))));
+        assert_eq!(found.overlays, ["deal"]);
+        other.capacity.cost.list = list(50, "cheap");
+        let found = compare(&ours, &other, "main");
+        assert_eq!(found.hourly_caused_list, Some(MicroUsd(20)));
+        assert_eq!(found.overlays, ["cheap", "deal"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod existing_row;
 mod fargate;
 mod groups;
 mod list_cost;
+mod node_resolver;
 mod pod_rules;
 mod rows;
 mod totals;

@@ -6,6 +6,7 @@ mod drift_report;
 mod failure_domains;
 mod group_growth;
 mod pools;
+mod reservations;
 mod resources;
 mod revalidation;
 mod spot_offerings;

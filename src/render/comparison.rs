@@ -4,6 +4,7 @@
 //! are those of the other revision; this revision may withdraw a part of them.
 
 use super::amount::{amount, count, signed_dollars};
+use super::overlay_prices;
 use super::text_page::{StyledText, TextPage, Tone, Verbosity, plain};
 use crate::model::ids::Address;
 use crate::model::units::MicroUsd;
@@ -79,6 +80,9 @@ pub(super) fn write(page: &mut TextPage, found: &Comparison, verbosity: Verbosit
     page.gap();
     let title = format!("Caused by this change (against {}): ", compared_with(found));
     page.line([StyledText::new(&title, Tone::Strong), plain(caused_text(found))]);
+    if let Some(overlays) = overlay_prices::comparison_text(found) {
+        page.text(format!("  {overlays}"));
+    }
     if verbosity.has_details() {
         write_addresses(page, &found.caused);
     }
@@ -152,7 +156,9 @@ mod tests {
             withdrawn: vec!["ec2_instance.x[\"0\"]: launch m5.large".into()],
             hourly_after: MicroUsd(0),
             hourly_caused: MicroUsd(-100_000),
+            hourly_caused_list: None,
             hourly_pending: MicroUsd(96_000),
+            overlays: Vec::new(),
             workloads: vec![ComparedWorkload {
                 workload: WorkloadId { namespace, name, kind: WorkloadKind::Deployment },
                 origin: Some(Origin::new("api.yaml", 3)),

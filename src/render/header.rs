@@ -26,6 +26,9 @@ pub(super) fn write(page: &mut TextPage, plan: &Plan, rows: &[PlanRow<'_>]) {
     }
     page.items(2, effect(plan));
     page.items(2, money(plan));
+    if let Some(overlays) = super::overlay_prices::cost_text(&plan.capacity.cost, "->") {
+        page.items(2, vec![plain(overlays)]);
+    }
     if let Some(potential) = &plan.capacity.cost.consolidation_potential {
         page.items(2, consolidation_potential(potential));
     }

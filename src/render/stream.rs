@@ -13,7 +13,7 @@ pub use message::{
 
 use super::reason::rejection;
 use super::row::{PlanRow, Symbol, rows};
-use super::{comparison, findings, last_line, table};
+use super::{comparison, findings, last_line, overlay_prices, table};
 use crate::plan::Plan;
 use crate::plan::wire::{
     AutoscalerGrowthRow, Check, CheckStatus, Comparison, Diagnostic, DiagnosticSeverity,
@@ -72,7 +72,9 @@ fn diagnostic(diagnostic: &Diagnostic) -> LineParts {
 
 fn compared(found: &Comparison) -> LineParts {
     let (against, caused) = (comparison::compared_with(found), comparison::caused_text(found));
-    let text = format!("Caused by this change (against {against}): {caused}");
+    let overlays = overlay_prices::comparison_text(found);
+    let overlays = overlays.map_or_else(String::new, |text| format!(". {text}"));
+    let text = format!("Caused by this change (against {against}): {caused}{overlays}");
     (StreamLevel::Info, text, StreamMessage::Comparison { comparison: Box::new(found.clone()) })
 }
 

@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::amount::{count, signed_dollars};
-use super::comparison;
 use super::reason::{rejection, retire};
 use super::text_page::{escape, shorten};
+use super::{comparison, overlay_prices};
 use crate::model::desired::is_settings_file;
 use crate::model::ids::{Origin, WorkloadId};
 use crate::model::units::MicroUsd;
@@ -88,6 +88,9 @@ pub fn github(plan: &Plan) -> String {
         let caused = comparison::caused_text(found);
         // A line that starts with two colons would be a command.
         let _ = writeln!(text, "Caused by this change (against {against}): {caused}");
+        if let Some(overlays) = overlay_prices::comparison_text(found) {
+            let _ = writeln!(text, "{}", escape(&overlays));
+        }
         let pending = comparison::pending_title(&escape(&found.revision));
         let _ = writeln!(text, "{pending}: {}", comparison::pending_text(found));
     }

@@ -6,14 +6,15 @@ use super::auto_scaling_groups::{self, GroupGuarantee, OptionPrice, UnknownAttri
 use super::offer::{
     Offer, OfferInput, PoolOffers, PoolRefusal, WithheldReason, daemon_requests, pool_requirements,
 };
+use super::reserved_pools::selects;
 use super::target_fleet::NewNode;
 use super::{daemon_sets, drift};
 use crate::catalog::{Allocation, InstanceType, NodeSettings, Offering, Overlays};
 use crate::demand::{Daemon, PodShape};
-use crate::model::desired::{AmiFamily, Generation, NodeClass, NodeGroup, Pool, ReservationTerm};
+use crate::model::desired::{AmiFamily, Generation, NodeClass, NodeGroup, Pool};
 use crate::model::ids::{LabelKey, LabelValue, Labels};
 use crate::model::market::CapacityType;
-use crate::model::observed::{MatchCriteria, Reservation};
+use crate::model::observed::Reservation;
 use crate::model::pod::{TopologySpread, WhenUnsatisfiable};
 use crate::model::requirement::{LabelSet, Requirements, is_well_known, key, label};
 use crate::model::units::{MicroUsd, Resources};
@@ -458,19 +459,6 @@ fn reservation_labels(reservation: &Reservation) -> [(LabelKey, LabelValue); 3] 
         label(key::RESERVATION_TYPE, reservation.kind.as_str()),
         label(key::RESERVATION_INTERRUPTIBLE, interruptible),
     ]
-}
-
-/// Returns true if `reservation` meets all conditions of `term`.
-fn selects(term: &ReservationTerm, reservation: &Reservation) -> bool {
-    let ReservationTerm { id, tags, owner, targeted } = term;
-    let is_targeted = reservation.match_criteria == MatchCriteria::Targeted;
-    let tagged = |(key, value): (&String, &String)| {
-        reservation.tags.get(key).is_some_and(|held| value == "*" || held == value)
-    };
-    id.as_ref().is_none_or(|id| id == reservation.id.as_str())
-        && owner.as_ref().is_none_or(|owner| *owner == reservation.owner)
-        && targeted.is_none_or(|targeted| targeted == is_targeted)
-        && tags.iter().all(tagged)
 }
 
 /// Returns the custom labels that a pool leaves open.

@@ -24,7 +24,7 @@ use super::candidate_pools::candidate_pools;
 use super::existing_node::ExistingNode;
 use super::min_values;
 use super::node_template::{NodeTemplate, RequestedLabels};
-use super::reserved_pools::{misses_reservation, missing_reservation};
+use super::reserved_pools::{ReservationGap, reservation_gap};
 use super::target_fleet::NewNode;
 use crate::catalog::Catalog;
 use crate::demand::{Daemon, Demand, PodGroup, PodShape};
@@ -416,7 +416,7 @@ pub fn pool_problems(supply: &OfferInput, demand: &Demand) -> Vec<Problem> {
 fn no_offering_cause(pool: &Pool, supply: &OfferInput<'_>) -> Option<String> {
     let OfferInput { desired, catalog, observed, .. } = *supply;
     let unmet = catalog.unmet_requirement(pool, desired.class_of(pool));
-    unmet.or_else(|| missing_reservation(pool, desired, observed))
+    unmet.or_else(|| Some(reservation_gap(pool, desired, observed)?.cause()))
 }
 
 fn unusable_pool(pool: &Pool, supply: &OfferInput<'_>) -> Problem {
@@ -424,7 +424,7 @@ fn unusable_pool(pool: &Pool, supply: &OfferInput<'_>) -> Problem {
     let (origin, object) =
         (pool.origin.clone(), format!("{} {}", pool.generation.pool_kind(), pool.name));
     let is_unknown = catalog.unmet_requirement(pool, desired.class_of(pool)).is_none()
-        && misses_reservation(pool, desired, observed);
+        && matches!(reservation_gap(pool, desired, observed), Some(ReservationGap::NotRead));
     if is_unknown {
         let message = "launches in capacity reservations alone, which are read from the account: \
                        none is known here";

@@ -363,6 +363,22 @@ mod tests {
     use crate::testing::Scenario;
     use crate::testing::pods::no_schedule;
 
+    /// Returns the catalog with the reports of the nodes.
+    fn measured_catalog(scenario: &Scenario) -> Catalog {
+        let Scenario { desired, observed, catalog, .. } = scenario;
+        let measured = measured_resources(desired, observed, catalog);
+        Catalog { measured, ..catalog.clone() }
+    }
+
+    /// Returns the allocatable resources of a new m5.large.
+    fn new_node(scenario: &Scenario) -> Resources {
+        let catalog = measured_catalog(scenario);
+        let pool = scenario.desired.pools.values().next().expect("one pool");
+        let class = scenario.desired.node_classes.values().next().expect("one class");
+        let kind = catalog.get(&"m5.large".into()).expect("offered");
+        catalog.allocation(kind, &NodeSettings::new(pool, class)).allocatable
+    }
+
     /// Returns the memory of an m5.large in MiB once one runs in a world that `change` altered.
     fn learned(change: impl FnOnce(&mut Scenario)) -> i64 {
         let mut scenario = Scenario::new(&["m5.large"], 500, 1);
@@ -372,13 +388,7 @@ mod tests {
         let node = scenario.node();
         node.allocatable.memory = Bytes::mib(7000);
         change(&mut scenario);
-        let Scenario { desired, observed, catalog, .. } = scenario;
-        let measured = measured_resources(&desired, &observed, &catalog);
-        let catalog = Catalog { measured, ..catalog };
-        let pool = desired.pools.values().next().expect("one pool");
-        let class = desired.node_classes.values().next().expect("one class");
-        let kind = catalog.get(&"m5.large".into()).expect("offered");
-        catalog.allocation(kind, &NodeSettings::new(pool, class)).allocatable.memory.0 >> 20
+        new_node(&scenario).memory.0 >> 20
     }
 
     #[test]
@@ -390,13 +400,7 @@ mod tests {
         scenario.node().allocatable.memory = Bytes::mib(7000);
         scenario.node().allocatable.extended.insert("example.com/dongle".into(), 1);
         let memory = |scenario: &Scenario| {
-            let measured =
-                measured_resources(&scenario.desired, &scenario.observed, &scenario.catalog);
-            let catalog = Catalog { measured, ..scenario.catalog.clone() };
-            let pool = scenario.desired.pools.values().next().expect("one pool");
-            let class = scenario.desired.node_classes.values().next().expect("one class");
-            let kind = catalog.get(&"m5.large".into()).expect("offered");
-            let offers = catalog.allocation(kind, &NodeSettings::new(pool, class)).allocatable;
+            let offers = new_node(scenario);
             (offers.memory.0 >> 20, offers.extended.len())
         };
         let report = memory(&scenario);
@@ -440,14 +444,8 @@ mod tests {
         scenario.desired.learned_nodes = learned_nodes(&scenario.desired, &scenario.observed);
         change(scenario.desired.learned_nodes.first_mut().expect("one is stored"));
         scenario.observed.nodes.clear();
-        let Scenario { desired, observed, catalog, .. } = scenario;
-        let measured = measured_resources(&desired, &observed, &catalog);
-        let catalog = Catalog { measured, ..catalog };
-        let pool = desired.pools.values().next().expect("one pool");
-        let class = desired.node_classes.values().next().expect("one class");
-        let kind = catalog.get(&"m5.large".into()).expect("offered");
-        let offers = catalog.allocation(kind, &NodeSettings::new(pool, class)).allocatable;
-        let used = stored_reports_in_use(&desired, &catalog);
+        let offers = new_node(&scenario);
+        let used = stored_reports_in_use(&scenario.desired, &measured_catalog(&scenario));
         (offers.cpu.0, offers.memory.0 >> 20, used.counted.len(), used.implausible.len())
     }
 
@@ -486,13 +484,7 @@ mod tests {
                 node.allocatable.memory = Bytes::mib(memory);
                 node.capacity.memory = node.capacity.memory.max(Bytes::mib(memory));
             }
-            let Scenario { desired, observed, catalog, .. } = scenario;
-            let measured = measured_resources(&desired, &observed, &catalog);
-            let catalog = Catalog { measured, ..catalog };
-            let pool = desired.pools.values().next().expect("one pool");
-            let class = desired.node_classes.values().next().expect("one class");
-            let kind = catalog.get(&"m5.large".into()).expect("offered");
-            catalog.allocation(kind, &NodeSettings::new(pool, class)).allocatable.memory.0 >> 20
+            new_node(&scenario).memory.0 >> 20
         };
         assert_eq!(agreed(4_000), 4_000, "an image that reserves much");
         assert_eq!(agreed(64_000), 6_903, "two kubelets that lie alike");

@@ -1,6 +1,7 @@
 //! Explains unschedulable pods: why each offer was rejected, and the smallest change that would
 //! help.
 
+mod amounts;
 mod pod_rules;
 mod pool_candidate;
 mod pool_occupants;
@@ -9,6 +10,8 @@ mod suggested_change;
 
 use std::collections::BTreeMap;
 
+pub(super) use amounts::format_amount;
+use amounts::format_in_one_unit;
 pub(super) use pool_occupants::PoolOccupants;
 pub(super) use pool_refusals::refusal_message;
 use pool_refusals::{withheld_code, withheld_message};
@@ -31,7 +34,6 @@ use crate::model::ids::{
 use crate::model::pod::{Taint, all_untolerated, untolerated};
 use crate::model::reason::Rejection;
 use crate::model::requirement::{LabelSet, Requirements, key};
-use crate::model::units::Bytes;
 use crate::scheduler::{ScheduleNode, UnfitReason};
 
 /// Maximum number of reasons listed for one group.
@@ -559,43 +561,5 @@ fn no_term_message(shape: &PodShape) -> String {
     match places.as_slice() {
         [_, _, ..] => format!("no node reaches all of its volumes: {}", places.join("; ")),
         _ => "no term of its node affinity can be met by any node".to_owned(),
-    }
-}
-
-/// Formats two amounts in one unit, so that a reader can compare them.
-fn format_in_one_unit(resource: &str, amounts: [i64; 2]) -> [String; 2] {
-    let exact = amounts.map(|amount| format_amount(resource, amount));
-    match resource {
-        "cpu" if exact.iter().any(|text| text.ends_with('m')) => amounts.map(|n| format!("{n}m")),
-        "memory" | "ephemeral-storage" => format_bytes_in_one_unit(amounts),
-        _ if resource.starts_with("hugepages-") => format_bytes_in_one_unit(amounts),
-        _ => exact,
-    }
-}
-
-/// Formats amounts in the largest binary unit that tells them apart, with at most one decimal.
-fn format_bytes_in_one_unit(amounts: [i64; 2]) -> [String; 2] {
-    for (unit, suffix) in [(Bytes::GIB, "Gi"), (Bytes::MIB, "Mi")] {
-        let texts = amounts.map(|bytes| {
-            let tenths = i128::from(bytes) * 10 / i128::from(unit);
-            match (tenths / 10, tenths % 10) {
-                (whole, 0) => format!("{whole}{suffix}"),
-                (whole, tenth) => format!("{whole}.{tenth}{suffix}"),
-            }
-        });
-        if amounts.iter().any(|bytes| *bytes >= unit) && texts[0] != texts[1] {
-            return texts;
-        }
-    }
-    amounts.map(|bytes| bytes.to_string())
-}
-
-/// Formats an amount as Kubernetes does.
-pub(super) fn format_amount(resource: &str, amount: i64) -> String {
-    match resource {
-        "cpu" => crate::model::units::MilliCpu(amount).to_string(),
-        "memory" | "ephemeral-storage" => Bytes(amount).to_string(),
-        _ if resource.starts_with("hugepages-") => Bytes(amount).to_string(),
-        _ => amount.to_string(),
     }
 }

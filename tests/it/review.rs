@@ -55,6 +55,22 @@ fn shipped_guard_rails_pass_their_tests() {
 }
 
 #[test]
+fn output_of_conftest_is_limited() {
+    let mut workspace = Workspace::empty();
+    workspace.write("guard/main.rego", "package main\ntest_sum {\n  1 + 1 == 2\n}\n");
+    workspace.write("bin/conftest", "#!/bin/sh\nyes | head -c 70000000\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(workspace.path("bin/conftest"), mode).expect("executable");
+    let path = std::env::var("PATH").expect("a path");
+    let path = format!("{}:{path}", workspace.path("bin").display());
+    workspace.variables.insert("PATH".to_owned(), path);
+    let result = workspace.run(&["policy", "test", "guard"]);
+    assert_eq!(result.code, Some(1), "{}{}", result.out, result.err);
+    assert!(result.out.contains("1 passed, 0 failed"), "{}", result.out);
+    assert!(result.out.contains("conftest writes more than 67108864 bytes"), "{}", result.out);
+}
+
+#[test]
 fn policy_denial_exits_with_6() {
     let workspace = planned("eks-workshop");
     workspace.write(

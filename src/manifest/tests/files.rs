@@ -420,9 +420,14 @@ fn placeholders_use_variables_of_source_and_cluster() {
     let read = |replicas: &str| {
         with_sources("[{path: a, vars: {NUM: 4}}]", &[("a/b.yaml", &deployment(replicas))])
     };
-    for (replicas, expected) in
-        [("${NUM}", 4), ("${NUM:-9}", 4), ("${M:-9}", 9), ("${M:=9}", 9), ("1${NUM}", 14)]
-    {
+    for (replicas, expected) in [
+        ("${NUM}", 4),
+        ("${NUM:-9}", 4),
+        ("${M:-9}", 9),
+        ("${M:=9}", 9),
+        ("1${NUM}", 14),
+        ("3${NUM%4}", 3),
+    ] {
         let desired = read(replicas);
         assert_eq!(lines(&desired), [""; 0], "{replicas}");
         let workload = desired.workloads.values().next().expect("one");
@@ -433,6 +438,11 @@ fn placeholders_use_variables_of_source_and_cluster() {
         lines(&read("${M}")),
         ["error a/b.yaml:5: Deployment default/prod-x: `spec.replicas` needs `M`, which has \
           no value; give `M` a value under `vars` of the source in fleetwright.yaml"]
+    );
+    assert_eq!(
+        lines(&read("${NUM%[4]}")),
+        ["error a/b.yaml:5: Deployment default/prod-x: `spec.replicas` has `${NUM%[4]}`, which \
+          cannot be replaced; write its result instead, or `$${` for a literal `${`"]
     );
     assert!(lines(&read("'{{ n }}'"))[0].contains("contains the template expression `{{ n }}`"));
     let in_flow = "apiVersion: v1\nkind: Pod\nmetadata: {name: ${CLUSTER_NAME}}\n\

@@ -381,6 +381,22 @@ pub struct ReservationTerm {
     pub targeted: Option<bool>,
 }
 
+impl ReservationTerm {
+    /// Returns the conditions in words, such as `id cr-1` or `tag team=shop and owner 123456789012`.
+    pub fn description(&self) -> String {
+        let Self { id, tags, owner, targeted } = self;
+        let id = id.iter().map(|id| format!("id {id}"));
+        let tags = tags.iter().map(|(key, value)| format!("tag {key}={value}"));
+        let owner = owner.iter().map(|owner| format!("owner {owner}"));
+        let criteria = targeted.map(|targeted| {
+            let criteria = if targeted { "targeted" } else { "open" };
+            format!("instanceMatchCriteria {criteria}")
+        });
+        let all: Vec<String> = id.chain(tags).chain(owner).chain(criteria).collect();
+        all.join(" and ")
+    }
+}
+
 /// Kubelet settings of new nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct KubeletSettings {

@@ -35,8 +35,14 @@ pub struct Comparison {
     pub hourly_after: MicroUsd,
     /// Change of the price per hour that this revision causes.
     pub hourly_caused: MicroUsd,
+    /// The same change at list prices; absent unless node overlays set a price of either plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hourly_caused_list: Option<MicroUsd>,
     /// Change of the price per hour that was pending anyway.
     pub hourly_pending: MicroUsd,
+    /// Names of the node overlays that set a price of either plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overlays: Vec<String>,
     /// Workloads whose planned pods differ.
     #[serde(default)]
     pub workloads: Vec<ComparedWorkload>,

@@ -32,7 +32,7 @@ pub struct Cost {
     pub consolidation_potential: Option<ConsolidationPotential>,
     /// Source of the prices.
     pub prices: PriceSource,
-    /// Cost at list prices; absent unless node overlays change a price of the plan.
+    /// Cost at list prices; absent unless node overlays set a price of the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<ListCost>,
     /// Number of nodes with an estimated price.
@@ -54,8 +54,17 @@ pub struct ListCost {
     pub hourly_before: MicroUsd,
     /// Price per hour after the apply.
     pub hourly_after: MicroUsd,
-    /// Names of the overlays that change a price of the plan.
+    /// Names of the overlays that set a price of the plan.
     pub overlays: Vec<String>,
+    /// Number of nodes, before or after the apply, without a list price. They count with the price
+    /// of their overlay; absent if there are none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unlisted: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Saving of a change that the plan does not make.

@@ -5,11 +5,10 @@ use jiff::SignedDuration;
 use super::*;
 use crate::model::desired::{
     Budget, BudgetNodes, MinValuesPolicy, NodeOverlay, PoolRequirement, PriceChange,
-    ReservationTerm,
 };
-use crate::model::ids::{InstanceTypeName, LabelValue, Origin};
+use crate::model::ids::{InstanceTypeName, Origin};
 use crate::model::market::CapacityType;
-use crate::model::observed::{Exclusion, Reservation};
+use crate::model::observed::Exclusion;
 use crate::model::requirement::{Operator, key, label};
 use crate::model::units::MicroUsd;
 use crate::plan::drift;
@@ -32,7 +31,7 @@ pub(super) fn apply_and_check(scenario: &mut Scenario) {
     assert_eq!(changes(&scenario.plan()), (0, 0));
 }
 
-fn launched(plan: &Plan) -> Vec<&NodeState> {
+pub(super) fn launched(plan: &Plan) -> Vec<&NodeState> {
     let rows = plan.resource_changes.iter();
     rows.filter(|row| row.change.actions.contains(&Action::Create))
         .filter_map(|row| row.change.after.as_ref())
@@ -45,7 +44,7 @@ fn types(plan: &Plan) -> Vec<&str> {
 }
 
 /// Returns the reasons of unschedulable pods, with the number of rejected offerings.
-fn reasons(plan: &Plan) -> Vec<(&str, u32)> {
+pub(super) fn reasons(plan: &Plan) -> Vec<(&str, u32)> {
     let rows = plan.capacity.unschedulable.iter().flat_map(|row| &row.reasons);
     rows.map(|rejection| (rejection.reason.as_str(), rejection.count)).collect()
 }
@@ -205,76 +204,6 @@ fn node_limit_overrides_higher_replicas() {
     apply_and_check(&mut scenario);
 }
 
-// --- reservations ---
-
-fn reserved(available: u32, capacity_types: &[&str]) -> Scenario {
-    let mut scenario = cores(&["m5.large"], 3);
-    let pool = scenario.pool();
-    pool.requirements.pop();
-    pool.requirements.push(requirement(key::CAPACITY_TYPE, capacity_types));
-    let class = scenario.node_class();
-    let tags = [("team".to_owned(), "*".to_owned())].into();
-    class.reservations = vec![ReservationTerm { tags, ..ReservationTerm::default() }];
-    let reservation: Reservation = serde_json::from_value(serde_json::json!({
-        "id": "cr-1", "instance_type": "m5.large", "zone": "us-east-1a", "available": available,
-        "tags": { "team": "shop" },
-    }))
-    .expect("a reservation");
-    scenario.observed.reservations.insert(reservation.id.clone(), reservation);
-    scenario
-}
-
-#[test]
-fn reservation_is_used_before_other_capacity() {
-    let mut scenario = reserved(2, &["reserved", "on-demand"]);
-    let plan = scenario.plan();
-    let count = |capacity_type: &str| {
-        let value = LabelValue::from(capacity_type);
-        launched(&plan).iter().filter(|n| n.labels.get(key::CAPACITY_TYPE) == Some(&value)).count()
-    };
-    assert_eq!((count("reserved"), count("on-demand")), (2, 1));
-    let node = launched(&plan).into_iter().find(|node| node.reservation.is_some());
-    let node = node.expect("a reserved instance");
-    assert_eq!(node.labels[key::RESERVATION_ID].as_str(), "cr-1");
-    assert_eq!(plan.capacity.cost.hourly_after, MicroUsd(96_000), "reserved instances add no cost");
-    let purchased = plan.capacity.explain.iter().find(|row| row.hourly_after != Some(MicroUsd(0)));
-    let rejected = &purchased.expect("a purchased instance").rejected;
-    assert!(
-        rejected.iter().any(|r| r.reason == "reservation-full"),
-        "the plan reports the rejection: {rejected:?}"
-    );
-    apply_and_check(&mut scenario);
-}
-
-#[test]
-fn full_reservation_leaves_pods_unschedulable() {
-    let mut scenario = reserved(2, &["reserved"]);
-    let plan = scenario.plan();
-    assert_eq!((changes(&plan), plan.capacity.pods.unschedulable), ((2, 0), 1));
-    assert_eq!(reasons(&plan), [("reservation-full", 1)]);
-    scenario.carry_out(&scenario.solve());
-    let plan = scenario.plan();
-    assert_eq!((changes(&plan), reasons(&plan)[0]), ((0, 0), ("reservation-full", 1)));
-}
-
-#[test]
-fn unselected_or_unusable_reservation_is_ignored() {
-    let changes_of_reservation: [fn(&mut Scenario); 4] = [
-        |s| s.desired.node_classes.values_mut().for_each(|c| c.reservations.clear()),
-        |s| s.observed.reservations.values_mut().for_each(|r| r.tags.clear()),
-        |s| {
-            let now = s.observed.taken_at;
-            s.observed.reservations.values_mut().for_each(|r| r.ends_at = Some(now));
-        },
-        |s| s.observed.reservations.values_mut().for_each(|r| r.zone = "us-east-1z".into()),
-    ];
-    for change in changes_of_reservation {
-        let mut scenario = reserved(3, &["reserved", "on-demand"]);
-        change(&mut scenario);
-        assert!(launched(&scenario.plan()).iter().all(|node| node.reservation.is_none()));
-    }
-}
-
 // --- overlays ---
 
 fn overlay(values: &[&str]) -> NodeOverlay {
@@ -309,6 +238,30 @@ fn overlay_price_applies_and_is_reported() {
     let cost = scenario.plan().capacity.cost;
     assert_eq!(cost.hourly_before, MicroUsd(48_000));
     assert_eq!(cost.list.map(|list| list.hourly_before), Some(MicroUsd(96_000)));
+}
+
+#[test]
+fn overlay_price_without_a_list_price_is_counted_and_named() {
+    let mut scenario = cores(&["m5.large"], 2);
+    for offering in scenario.catalog.types.values_mut().flat_map(|kind| &mut kind.offerings) {
+        offering.price = None;
+    }
+    let overlay =
+        NodeOverlay { price: Some(PriceChange::To(MicroUsd(1_000))), ..overlay(&["m5.large"]) };
+    scenario.desired.overlays.insert(overlay.name.clone(), overlay);
+    let plan = scenario.plan();
+    assert_eq!(types(&plan), ["m5.large"; 2]);
+    let cost = &plan.capacity.cost;
+    assert_eq!((cost.hourly_after, cost.unpriced), (MicroUsd(2_000), 0));
+    let list = cost.list.as_ref().expect("an overlay sets the price");
+    assert_eq!((list.hourly_after, list.unlisted), (MicroUsd(2_000), 2));
+    assert_eq!(list.overlays, ["deal"]);
+    let notes = plan.capacity.diagnostics.iter().map(|found| &found.message);
+    let unlisted = "without a list price: 2 nodes, counted at the price of the overlay";
+    assert_eq!(notes.filter(|note| note.ends_with(unlisted)).count(), 1);
+    // A node that stays counts once.
+    apply_and_check(&mut scenario);
+    assert_eq!(scenario.plan().capacity.cost.list.map(|list| list.unlisted), Some(2));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::super::problems::with_code;
 use super::super::reason::{decider, row_reason_once};
 use super::super::row::{PlanRow, Symbol, pods_before};
 use super::super::text_page::{TextPage, TextStyle};
-use super::super::{comparison as words, detail, table};
+use super::super::{comparison as words, detail, overlay_prices, table};
 use super::escape::{search_text, text};
 use super::fleet::nodes;
 use crate::plan::Plan;
@@ -47,8 +47,10 @@ pub(in crate::render) fn comparison(plan: &Plan) -> String {
     let against = words::compared_names(found);
     let against: Vec<String> =
         against.iter().map(|name| format!("<code>{}</code>", text(name, NAME))).collect();
+    let overlays = overlay_prices::comparison_text(found)
+        .map_or_else(String::new, |line| format!("<p>{}.</p>\n", text(&line, LINE)));
     format!(
-        "<h2>Caused by this change</h2>\n<p><strong>{}</strong> against {}: {}</p>\n{}\
+        "<h2>Caused by this change</h2>\n<p><strong>{}</strong> against {}: {}</p>\n{overlays}{}\
          <p class=\"dim\">{}: {} {}</p>\n{}",
         text(&words::caused_text(found), LINE),
         against.join(", "),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::super::amount::{count, dollars, gib, signed_dollars, span};
 use super::super::header::capacity_totals;
-use super::super::{is_errored_by_rules, unread};
+use super::super::{is_errored_by_rules, overlay_prices, unread};
 use super::escape::text;
 use super::links;
 use crate::model::code::Code;
@@ -297,7 +297,9 @@ pub fn totals(plan: &Plan) -> String {
     if cost.lower_bound_hourly != MicroUsd::ZERO {
         items.push(("above the lower bound", format!("{} %", cost.gap_percent)));
     }
-    total_list(&items)
+    let overlays = overlay_prices::cost_text(cost, "→")
+        .map_or_else(String::new, |line| format!("<p>{}.</p>\n", text(&line, SENTENCE)));
+    format!("{}{overlays}", total_list(&items))
 }
 
 /// Returns gibibytes, without decimals if they are many.

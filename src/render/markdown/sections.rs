@@ -7,7 +7,8 @@ use super::super::reason::cause;
 use super::super::row::{PlanRow, Symbol, count as counted, displaced_text};
 use super::super::text_page::{TextPage, TextStyle};
 use super::super::{
-    comparison as words, detail, findings, header, is_errored_by_rules, open_points, unread,
+    comparison as words, detail, findings, header, is_errored_by_rules, open_points,
+    overlay_prices, unread,
 };
 use super::escape::{code, fence, prose};
 use super::length;
@@ -93,15 +94,15 @@ pub(super) fn comparison(plan: &Plan, room: usize) -> String {
     };
     let against = words::compared_names(found);
     let against: Vec<String> = against.iter().map(|name| code(name, NAME_WIDTH)).collect();
-    let mut lines = vec![
-        format!(
-            "**Caused by this change** (against {}): {}{}",
-            against.join(", "),
-            words::caused_text(found),
-            names(&found.caused)
-        ),
-        String::new(),
-    ];
+    let mut lines = vec![format!(
+        "**Caused by this change** (against {}): {}{}",
+        against.join(", "),
+        words::caused_text(found),
+        names(&found.caused)
+    )];
+    let overlays = overlay_prices::comparison_text(found);
+    lines.extend(overlays.map(|text| format!("{}.", prose(&text, LINE_WIDTH))));
+    lines.push(String::new());
     for row in &found.workloads {
         let place = row
             .origin
@@ -149,10 +150,12 @@ pub(super) fn effect(plan: &Plan) -> String {
     } else {
         String::new()
     };
+    let overlays = overlay_prices::cost_text(cost, "→")
+        .map_or_else(String::new, |text| format!("\n{}.\n", prose(&text, LINE_WIDTH)));
     format!(
         "| | before | after |\n|---|--:|--:|\n| nodes | {} | {} |\n| vCPU | {} | {} |\n\
          | memory, GiB | {} | {} |\n| per month | {} | {} (**{}**) |\n| per hour | {} | {}{gap} |\n\n\
-         Pods: {pods_text}.\n",
+         Pods: {pods_text}.\n{overlays}",
         nodes.before,
         nodes.after,
         before.0,

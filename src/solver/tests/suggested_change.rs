@@ -333,6 +333,39 @@ fn advice_about_reserved_capacity_is_to_read_the_account() {
 }
 
 #[test]
+fn advice_about_a_mistyped_reservation_names_the_selector() {
+    let mut scenario = Scenario::new(&["m5.large"], 1500, 1024);
+    let requirements = &mut scenario.pool().requirements;
+    requirements.retain(|one| one.key.as_str() != key::CAPACITY_TYPE);
+    requirements.push(requirement(key::CAPACITY_TYPE, &["reserved"]));
+    let tags = [("team".to_owned(), "shop".to_owned())].into();
+    let owner = Some("123456789012".to_owned());
+    let tagged = ReservationTerm { tags, owner, targeted: Some(true), id: None };
+    let term = ReservationTerm { id: Some("cr-1".to_owned()), ..ReservationTerm::default() };
+    scenario.node_class().reservations = vec![term, tagged];
+    scenario.observed.cluster.account = "123456789012".to_owned();
+    scenario.scale(1);
+    let (detail, fix) = advice(&scenario);
+    let place = "`capacityReservationSelectorTerms` of EC2NodeClass default (pool.yaml:20)";
+    let selectors =
+        "id cr-1, or tag team=shop and owner 123456789012 and instanceMatchCriteria targeted";
+    assert_eq!(
+        detail,
+        format!(
+            "NodePool default cannot launch any node: it launches in capacity reservations alone, \
+             and {place} matches none: {selectors} (pool.yaml:1)"
+        )
+    );
+    let expected =
+        format!("correct {place}, or let NodePool default (pool.yaml:1) use other capacity");
+    assert!(fix.starts_with(&expected), "{fix}");
+    let Scenario { desired, catalog, observed, .. } = &scenario;
+    let supply = OfferInput { desired, catalog, observed, at: observed.taken_at };
+    let problems = pool_problems(&supply, &scenario.demand());
+    assert_eq!(problems[0].severity, Severity::Error, "the account has none");
+}
+
+#[test]
 fn tags_that_eks_sets_by_itself_hand_no_group_over() {
     let mut scenario = Scenario::new(&["m5.large"], 1500, 1024);
     as_group(&mut scenario, &["m5.large"]);

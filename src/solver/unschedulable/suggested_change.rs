@@ -6,7 +6,7 @@
 use super::super::Input;
 use super::super::offer::{Offer, PoolRefusal, WithheldReason};
 use super::super::rescue::RescueContext;
-use super::super::reserved_pools::{is_reserved_only, misses_reservation};
+use super::super::reserved_pools::{is_reserved_only, reservation_gap};
 use super::pool_candidate::PoolCandidate;
 use super::{
     OfferObstacle, RejectedOffer, UnschedulableReport, contradiction_remedy, format_amount,
@@ -288,19 +288,16 @@ impl UnschedulableReport<'_> {
     /// Returns the correction of a pool that can launch no node at all. Other instance types would
     /// not help there.
     fn pool_remedy(&self, pool: &Pool) -> Option<String> {
-        let Input { desired, observed, .. } = *self.input;
         match self.offers.refusals.get(&pool.name)? {
             PoolRefusal::NoNodeClass { remedy, .. } => Some(remedy.clone()),
-            PoolRefusal::NoOffering { .. } if misses_reservation(pool, desired, observed) => {
-                let pool = self.pool_text(&pool.name);
-                Some(format!("plan with --world live, which reads the reservations of {pool}"))
-            }
             PoolRefusal::Group { .. } if is_reserved_only(pool) => {
                 let pool = self.pool_text(&pool.name);
                 Some(format!("resize {pool} by hand, within its capacity reservation"))
             }
-            PoolRefusal::NoOffering { pool, cause: Some(_), origin } => {
-                Some(format!("correct the requirements of {pool} ({origin})"))
+            PoolRefusal::NoOffering { pool: name, cause: Some(_), origin } => {
+                let reservations = self.reservation_remedy(pool);
+                let requirements = || format!("correct the requirements of {name} ({origin})");
+                Some(reservations.unwrap_or_else(requirements))
             }
             PoolRefusal::Unreadable { object, field } if field.is_empty() => {
                 Some(format!("correct {object}"))
@@ -313,6 +310,15 @@ impl UnschedulableReport<'_> {
             | PoolRefusal::TooManyLabels
             | PoolRefusal::Withheld(_) => None,
         }
+    }
+
+    /// Returns the correction of a pool that lacks only a capacity reservation.
+    fn reservation_remedy(&self, pool: &Pool) -> Option<String> {
+        let Input { desired, observed, catalog, .. } = *self.input;
+        if catalog.unmet_requirement(pool, desired.class_of(pool)).is_some() {
+            return None;
+        }
+        reservation_gap(pool, desired, observed)?.remedy(&self.pool_text(&pool.name))
     }
 
     /// Returns the advice for pods that request elastic fabric adapters, which no pool has.
