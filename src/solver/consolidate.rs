@@ -69,18 +69,11 @@ impl Strategy for Consolidation {
         let problem = search.problem;
         let baseline_price = current.fleet.layout.price;
         let is_every_move_worth_it = problem.settings.minimum_fleet_saving_milli_percent == 0;
-        let first_scope =
-            if is_every_move_worth_it { Scope::WithinBudgets } else { Scope::WithoutMoves };
-        let unmoved = search.improve_to_end(current.fleet, first_scope).fleet;
-        let (fleet, scope) = if search.decline_if_near_fresh_fleet(&unmoved) {
-            (unmoved, Scope::WithoutMoves)
+        let unmoved = search.improve_to_end(current.fleet, Scope::WithoutMoves);
+        let (fleet, scope) = if is_every_move_worth_it || search.is_limited() {
+            (search.improve_to_end(unmoved, Scope::WithinBudgets), Scope::WithinBudgets)
         } else {
-            let improved = search.improve_to_end(unmoved.clone(), Scope::WithinBudgets);
-            if search.accepts_moves(&unmoved, &improved) {
-                (improved.fleet, Scope::WithinBudgets)
-            } else {
-                (unmoved, Scope::WithoutMoves)
-            }
+            search.improve_with_moves(unmoved)
         };
         let budget_blocked = search.budget_blocked_nodes(&fleet, scope);
         let mut solved = SolvedFleet {
@@ -103,23 +96,8 @@ enum Scope {
     WithoutMoves,
     /// All changes within disruption budgets.
     WithinBudgets,
-    /// All changes, to learn what they would save together. The result is never planned.
-    WithoutBudgets,
-}
-
-/// A fleet that no change within the scope improves further.
-struct ImprovedFleet {
-    fleet: VerifiedFleet,
-    /// True if a disruption budget allowed only a part of some change.
-    is_cut_by_budget: bool,
-}
-
-/// Sets of nodes whose removal is tried.
-#[derive(Default)]
-struct RemovalSets {
-    sets: Vec<Vec<usize>>,
-    /// True if disruption budgets made a set smaller.
-    is_cut_by_budget: bool,
+    /// All changes of this plan and of later ones, each within disruption budgets.
+    InSteps,
 }
 
 /// A candidate set of nodes to remove, with its layout.
@@ -160,21 +138,50 @@ impl<'s, 'a> ConsolidationSearch<'s, 'a> {
 }
 
 impl ConsolidationSearch<'_, '_> {
-    /// Changes the fleet until no change is worth its cost.
-    fn improve_to_end(&mut self, fleet: VerifiedFleet, scope: Scope) -> ImprovedFleet {
-        let mut improved = ImprovedFleet { fleet, is_cut_by_budget: false };
+    /// Changes the fleet until no change is worth its cost. A set that failed is tried once more
+    /// when no other set is left.
+    fn improve_to_end(&mut self, mut fleet: VerifiedFleet, scope: Scope) -> VerifiedFleet {
+        let mut failed = BTreeSet::new();
         for _ in 0..ROUNDS_MAX {
             if self.work.is_exhausted() {
                 break;
             }
-            let removals = self.removal_sets(&improved.fleet.layout, scope);
-            improved.is_cut_by_budget |= removals.is_cut_by_budget;
-            match self.improve(&improved.fleet, removals.sets, scope) {
-                Some(better) => improved.fleet = better,
-                None => break,
+            let is_complete = failed.is_empty();
+            let mut sets = self.removal_sets(&fleet.layout, scope);
+            // A large set waits for the small ones that failed.
+            sets.retain(|set| {
+                is_complete || set.len() <= small_set(&fleet) && !failed.contains(set)
+            });
+            match self.improve(&fleet, sets, scope, &mut failed) {
+                Some(better) => fleet = better,
+                None if is_complete => break,
+                None => failed.clear(),
             }
         }
-        improved
+        fleet
+    }
+
+    /// Returns the fleet after changes that move pods, if all of them save the minimum share of the
+    /// fleet's price together: a part is worth it if the whole is, and later plans make the rest.
+    fn improve_with_moves(&mut self, unmoved: VerifiedFleet) -> (VerifiedFleet, Scope) {
+        if self.decline_if_near_fresh_fleet(&unmoved) {
+            return (unmoved, Scope::WithoutMoves);
+        }
+        let whole = self.improve_to_end(unmoved.clone(), Scope::InSteps);
+        if !self.accepts_moves(&unmoved, &whole) {
+            return (unmoved, Scope::WithoutMoves);
+        }
+        let removed = self.removed_nodes(&unmoved, &whole);
+        let is_within_budgets = self
+            .remaining_budgets(&unmoved.layout)
+            .allowed_subset(removed.clone(), self.problem.existing)
+            .len()
+            == removed.len();
+        if is_within_budgets {
+            return (whole, Scope::WithinBudgets);
+        }
+        self.work = WorkBudget::for_searches(WORK_MAX);
+        (self.improve_to_end(unmoved, Scope::WithinBudgets), Scope::WithinBudgets)
     }
 
     /// Returns true if a fleet built anew, without the nodes that may be removed, would not save the
@@ -189,9 +196,7 @@ impl ConsolidationSearch<'_, '_> {
                 && existing[*i].disposition == NodeDisposition::Consolidatable
         };
         let nodes: Vec<usize> = (0..existing.len()).filter(is_replaceable).collect();
-        let share = self.problem.settings.minimum_fleet_saving_milli_percent;
-        if share == 0 || self.is_limited() || nodes.iter().all(|index| existing[*index].is_planned)
-        {
+        if nodes.iter().all(|index| existing[*index].is_planned) {
             return false;
         }
         let mut retained = fleet.layout.retained.clone();
@@ -219,35 +224,28 @@ impl ConsolidationSearch<'_, '_> {
         is_near
     }
 
-    /// Returns true if the changes move no pod, or save the minimum share of the fleet's price.
-    /// Otherwise records the nodes that would be removed.
-    fn accepts_moves(&mut self, unmoved: &VerifiedFleet, improved: &ImprovedFleet) -> bool {
-        let (before, after) = (&unmoved.layout, &improved.fleet.layout);
-        let is_removed = |index: &usize| {
-            before.retained[*index]
-                && !after.retained[*index]
-                && !self.problem.existing[*index].is_planned
-        };
-        let removed: Vec<usize> = (0..self.problem.existing.len()).filter(is_removed).collect();
-        let saving = before.price - after.price;
-        let needed = self.problem.settings.needed_saving_of_fleet(before.price);
-        if saving >= needed || self.moved_pods(&removed, unmoved) == 0 || self.is_limited() {
-            return true;
+    /// Returns true if all changes together move no pod, or save the minimum share of the fleet's
+    /// price, or if the search for them is cut short. Otherwise records the nodes that they remove.
+    fn accepts_moves(&mut self, unmoved: &VerifiedFleet, whole: &VerifiedFleet) -> bool {
+        let removed = self.removed_nodes(unmoved, whole);
+        let saving = unmoved.layout.price - whole.layout.price;
+        let needed = self.problem.settings.needed_saving_of_fleet(unmoved.layout.price);
+        let accepts =
+            saving >= needed || self.moved_pods(&removed, unmoved) == 0 || self.work.is_exhausted();
+        if !accepts {
+            self.decline_moves(removed, unmoved, saving);
         }
-        // A part is worth it if the whole change is, and later plans make the rest of it.
-        if improved.is_cut_by_budget && self.saves_without_budgets(unmoved, needed) {
-            return true;
-        }
-        self.decline_moves(removed, unmoved, saving);
-        false
+        accepts
     }
 
-    /// Returns true if all changes would save the amount without budgets, or if the search for them
-    /// is cut short: a fleet built anew would save as much.
-    fn saves_without_budgets(&mut self, fleet: &VerifiedFleet, needed: MicroUsd) -> bool {
-        let mut search = ConsolidationSearch::new(self.simulation);
-        let whole = search.improve_to_end(fleet.clone(), Scope::WithoutBudgets).fleet;
-        search.work.is_exhausted() || fleet.layout.price - whole.layout.price >= needed
+    /// Returns the running nodes that the later fleet does not retain.
+    fn removed_nodes(&self, before: &VerifiedFleet, after: &VerifiedFleet) -> Vec<usize> {
+        let is_removed = |index: &usize| {
+            before.layout.retained[*index]
+                && !after.layout.retained[*index]
+                && !self.problem.existing[*index].is_planned
+        };
+        (0..self.problem.existing.len()).filter(is_removed).collect()
     }
 
     /// Returns true if the plan may change only a part of the fleet: a user named the part, or the
@@ -270,16 +268,23 @@ impl ConsolidationSearch<'_, '_> {
         self.declined.extend(names.map(|name| (name, declined)));
     }
 
-    /// Returns the fleet after the best change that passes the placement simulation.
+    /// Returns the fleet after the best change that passes the placement simulation. Adds the sets
+    /// that are not worth their cost to `failed`.
     fn improve(
         &mut self,
         current: &VerifiedFleet,
         sets: Vec<Vec<usize>>,
         scope: Scope,
+        failed: &mut BTreeSet<Vec<usize>>,
     ) -> Option<VerifiedFleet> {
         self.declined.clear();
-        let mut trials: Vec<ConsolidationTrial> =
-            sets.into_iter().filter_map(|set| self.pack_without(current, set, scope)).collect();
+        let mut trials = Vec::new();
+        for set in sets {
+            match self.pack_without(current, set.clone(), scope) {
+                Some(trial) => trials.push(trial),
+                None => _ = failed.insert(set),
+            }
+        }
         let small = small_set(current);
         let is_large = |trial: &ConsolidationTrial| trial.moves > 0 && trial.nodes.len() > small;
         trials.sort_by_key(|trial| (is_large(trial), Reverse(trial.surplus), trial.nodes.len()));
@@ -292,8 +297,11 @@ impl ConsolidationSearch<'_, '_> {
             if self.work.is_exhausted() || is_beaten {
                 break;
             }
-            let needed = trial.needed;
-            let Some(fleet) = self.simulate_trial(current, trial) else { continue };
+            let (needed, nodes) = (trial.needed, trial.nodes.clone());
+            let Some(fleet) = self.simulate_trial(current, trial) else {
+                failed.insert(nodes);
+                continue;
+            };
             let surplus = current.layout.price - fleet.layout.price - needed;
             if best.as_ref().is_none_or(|(most, _)| surplus > *most) {
                 best = Some((surplus, fleet));
@@ -466,22 +474,15 @@ impl ConsolidationSearch<'_, '_> {
 
     /// Returns the candidate sets without the nodes that disruption budgets block, and without
     /// duplicates.
-    fn removal_sets(&self, layout: &Layout, scope: Scope) -> RemovalSets {
+    fn removal_sets(&self, layout: &Layout, scope: Scope) -> Vec<Vec<usize>> {
         let budgets = match scope {
             Scope::WithoutMoves | Scope::WithinBudgets => self.remaining_budgets(layout),
-            Scope::WithoutBudgets => DisruptionBudgets::default(),
+            Scope::InSteps => self.problem.budgets.clone(),
         };
         let mut seen = BTreeSet::new();
-        let mut removals = RemovalSets::default();
-        for set in self.candidate_sets(layout) {
-            let nodes = set.len();
-            let subset = budgets.allowed_subset(set, self.problem.existing);
-            removals.is_cut_by_budget |= subset.len() < nodes;
-            if !subset.is_empty() && seen.insert(subset.clone()) {
-                removals.sets.push(subset);
-            }
-        }
-        removals
+        let sets = self.candidate_sets(layout).into_iter();
+        let allowed = sets.map(|set| budgets.allowed_subset(set, self.problem.existing));
+        allowed.filter(|set| !set.is_empty() && seen.insert(set.clone())).collect()
     }
 
     /// Returns the budgets that remain after the removals of a layout.
