@@ -124,7 +124,8 @@ fn unwanted_ordinals<'a>(context: &CheckContext<'a>) -> UnwantedOrdinals<'a> {
         let Some((set, node)) = pod.owner.as_ref().zip(pod.node.as_ref()) else { continue };
         let Some(wanted) = wanted.get(set) else { continue };
         let ordinal = pod.name.rsplit_once('-').and_then(|(_, text)| text.parse::<u32>().ok());
-        if !ordinal.is_some_and(|ordinal| wanted.contains(&ordinal)) {
+        let is_wanted = ordinal.is_some_and(|ordinal| wanted.contains(&ordinal));
+        if !is_wanted {
             *unwanted.entry((set, node)).or_default() += 1;
         }
     }
