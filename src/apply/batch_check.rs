@@ -5,17 +5,24 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::SignedDuration;
+
 use super::Run;
+use super::nomination::waits_for_node;
 use super::replacement_batches::join;
 use super::retirement_state::has_ended;
 use super::wave_plan::{RetireWork, WaveWork};
 use crate::apply::ports::{Clock, Cloud, Cluster};
-use crate::model::ids::Address;
+use crate::model::ids::{Address, Uid};
 use crate::model::observed::Observed;
 use crate::plan::wire::{Action, ExplainRow, ResourceChange, WaveStep};
 use crate::plan::{Plan, RevalidatedPlan};
 
 const UNREADABLE: &str = "the live state cannot be read";
+
+/// Time for kube-scheduler to bind the pods that wait for new nodes. It retries a pod within ten
+/// seconds.
+const BINDING_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 
 /// Judgment of removals.
 enum Judgment {
@@ -104,7 +111,32 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         if waves.last().is_some_and(|wave| self.is_idle(wave, &observed)) {
             return None;
         }
-        self.judge(waves, &observed).await.into_blocker()
+        match self.judge(waves, &observed).await {
+            Judgment::Needed(why) => match self.observe_bound_pods(&observed).await {
+                Some(observed) => self.judge(waves, &observed).await.into_blocker(),
+                None => Some(why),
+            },
+            judgment @ (Judgment::Free | Judgment::Blocked(_)) => judgment.into_blocker(),
+        }
+    }
+
+    /// Waits until kube-scheduler has bound the pods that wait for a node in `observed`. Returns the
+    /// next observation; `None` if all of them still wait.
+    ///
+    /// New nodes are Ready before kube-scheduler has bound pods to them. A judgment places all pods
+    /// without a node in several orders. Pods of the removed nodes may then take the room of those
+    /// that wait, although they are evicted later.
+    async fn observe_bound_pods(&self, observed: &Observed) -> Option<Observed> {
+        let waiting = waiting_pods(observed);
+        let deadline = self.deadline(BINDING_WITHIN);
+        let (mut left, mut latest) = (waiting.len(), None);
+        while left > 0 && self.now() < deadline && !self.settings.is_interrupted() {
+            self.pause().await;
+            let observed = self.observe_with_retries().await?;
+            left = waiting_pods(&observed).intersection(&waiting).count();
+            latest = Some(observed);
+        }
+        latest.filter(|_| left < waiting.len())
     }
 
     /// Plans again for the part of the plan that is done after `waves`.
@@ -161,6 +193,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 .all(|work| has_ended(work, observed) || self.skip_outcome(work, None).is_some()),
         }
     }
+}
+
+/// Returns the pods that wait for a node.
+fn waiting_pods(observed: &Observed) -> BTreeSet<Uid> {
+    let waiting = observed.pods.iter().filter(|pod| waits_for_node(pod, observed));
+    waiting.map(|pod| pod.uid.clone()).collect()
 }
 
 /// Returns the part of a plan with these steps: other launches are not in it, and nodes of other

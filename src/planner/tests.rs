@@ -10,6 +10,7 @@ mod reservations;
 mod resources;
 mod revalidation;
 mod spot_offerings;
+mod stateful_sets;
 mod termination_grace;
 mod unread_sources;
 mod windows;

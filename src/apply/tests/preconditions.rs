@@ -1,6 +1,9 @@
 //! Plans that are rejected before the first write, and changes that a new plan drops or blocks.
 
+use std::cell::RefCell;
+
 use super::*;
+use crate::apply::nomination::is_pending;
 use crate::plan::wire::{Check, CheckStatus, Precondition};
 use crate::testing::apply::FixedReplan;
 
@@ -213,6 +216,55 @@ fn new_demand_during_the_apply_blocks_removals() {
     assert_eq!(*outcome(&receipt, "0", WaveStep::Retire), Outcome::Skipped { why });
     let now = active(&world);
     assert!(before.iter().all(|instance| now.contains(instance)), "{before:?} {now:?}");
+}
+
+/// A planner that blocks removals after a launch while pods wait for a node.
+#[derive(Debug)]
+struct BlockedByWaitingPods {
+    initial_instances: usize,
+    /// Number of waiting pods at each judgment after the launch.
+    waiting: RefCell<Vec<usize>>,
+}
+
+impl Replan for BlockedByWaitingPods {
+    fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
+        let mut revalidated = RevalidatedPlan::as_approved(plan.clone());
+        if observed.instances.len() > self.initial_instances {
+            let waiting = observed.pods.iter().filter(|pod| is_pending(pod)).count();
+            self.waiting.borrow_mut().push(waiting);
+            revalidated.blocked_removal =
+                (waiting > 0).then(|| "more launches would be needed".to_owned());
+        }
+        Box::pin(std::future::ready(revalidated))
+    }
+}
+
+#[test]
+fn removals_are_judged_once_more_when_waiting_pods_are_bound() {
+    // Nodes have room for three pods each: nine run, and the launches have room for nine more.
+    for (replicas, judged, verdict) in
+        [(12, [3, 0], ApplyStatus::Applied), (20, [11, 2], ApplyStatus::Partly)]
+    {
+        let world = fleet();
+        world.deliver(&workloads(replicas)).expect("kept in memory");
+        world.settle(MINUTE * 5).expect("kept in memory");
+        let mut plan = plan(&world);
+        plan.capacity.base.preconditions.clear();
+        let before = active(&world);
+        let replan =
+            BlockedByWaitingPods { initial_instances: before.len(), waiting: RefCell::default() };
+        let settings = ApplySettings { replan: &replan, ..settings() };
+        let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+        assert_eq!(replan.waiting.take(), judged, "{replicas}");
+        assert_eq!(receipt.verdict, verdict, "{replicas}: {receipt:#?}");
+        let why = "more launches would be needed".to_owned();
+        let is_applied = verdict == ApplyStatus::Applied;
+        let expected = if is_applied { Outcome::Done } else { Outcome::Skipped { why } };
+        assert_eq!(*outcome(&receipt, "0", WaveStep::Retire), expected, "{replicas}");
+        let now = active(&world);
+        let has_removed = !before.iter().all(|instance| now.contains(instance));
+        assert_eq!(has_removed, is_applied, "{replicas}: {now:?}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! resources. Module `inter_pod` checks the rules between pods.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use jiff::SignedDuration;
 
@@ -11,19 +12,25 @@ use super::admission::refusal_of;
 use super::context::{CheckContext, CheckedRow, RunningPods, count, resources};
 use super::end_state::{EndNode, EndState, PodSet, PodSetKind, Presence};
 use super::{Violations, inter_pod, part_assignment};
-use crate::model::ids::{Address, workload_key};
+use crate::demand::PodGroup;
+use crate::model::desired::Workload;
+use crate::model::ids::{Address, NodeName, WorkloadId, WorkloadKind, workload_key};
 use crate::model::units::{ResourceName, Resources};
 use crate::plan::wire::NodeState;
 
 /// Period after the creation of a node during which device plugins may still start.
 const DEVICE_PLUGIN_START_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
 
+/// Pods of each declared `StatefulSet` on each node that its controller deletes.
+type UnwantedOrdinals<'a> = BTreeMap<(&'a WorkloadId, &'a NodeName), u32>;
+
 pub(super) fn check(context: &CheckContext<'_>, state: &EndState<'_>, violations: &mut Violations) {
     for row in &context.rows {
         check_workloads(context, row, violations);
     }
+    let unwanted = unwanted_ordinals(context);
     for (index, end_node) in state.nodes.iter().enumerate() {
-        check_staying_pods(context, state, index, violations);
+        check_staying_pods(context, &unwanted, (state, index), violations);
         for (pod_set, _) in state.pods_on(index).filter(|(_, pods)| pods.arriving > 0) {
             admission(context, end_node, pod_set, violations);
         }
@@ -58,13 +65,14 @@ fn check_workloads(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations:
 
 /// Checks that running pods stay on a retained node, which is not drained.
 ///
-/// A shrinking workload may lose its surplus pods on any node. The controller of a workload
-/// replaces pods that the node no longer admits. After an increase of requests, some running pods
-/// may no longer fit beside DaemonSet and static pods, and are replaced on other nodes.
+/// A shrinking `StatefulSet` loses the pods of known ordinals. Other shrinking workloads may lose
+/// their surplus pods on any node. The controller of a workload replaces pods that the node no
+/// longer admits. After an increase of requests, some running pods may no longer fit beside
+/// DaemonSet and static pods, and are replaced on other nodes.
 fn check_staying_pods(
     context: &CheckContext<'_>,
-    state: &EndState<'_>,
-    index: usize,
+    unwanted: &UnwantedOrdinals<'_>,
+    (state, index): (&EndState<'_>, usize),
     violations: &mut Violations,
 ) {
     let EndNode { row, name, .. } = &state.nodes[index];
@@ -80,7 +88,11 @@ fn check_staying_pods(
     };
     for RunningPods { key, group, pods: running, on_all_nodes } in context.running_on(node) {
         let pods = row.planned(key);
-        let surplus = on_all_nodes.saturating_sub(group.counts.planned);
+        let surplus = if declared_set(context, group).is_some() {
+            unwanted.get(&(&group.workload, node)).copied().unwrap_or(0)
+        } else {
+            on_all_nodes.saturating_sub(group.counts.planned)
+        };
         let admitted = || refusal_of(group, &state.nodes[index].admission_view()).is_none();
         if running > pods.saturating_add(surplus) && admitted() && !overdrawn() {
             let fault =
@@ -88,6 +100,36 @@ fn check_staying_pods(
             violations.report_row("fit/stays", row.address, fault);
         }
     }
+}
+
+/// Returns the declaration of a `StatefulSet`.
+fn declared_set<'a>(context: &CheckContext<'a>, group: &PodGroup) -> Option<&'a Workload> {
+    let declared = context.facts.desired.workloads.get(&group.workload);
+    declared.filter(|workload| workload.id.kind == WorkloadKind::StatefulSet)
+}
+
+/// Counts the active pods whose ordinals their `StatefulSet` does not want.
+///
+/// Its controller deletes them whatever number of its pods runs: pods of wanted ordinals may be
+/// pending.
+fn unwanted_ordinals<'a>(context: &CheckContext<'a>) -> UnwantedOrdinals<'a> {
+    let facts = context.facts;
+    let wanted = facts.demand.groups.iter().filter_map(|group| {
+        let first = declared_set(context, group)?.first_ordinal;
+        Some((&group.workload, first..first.saturating_add(group.counts.planned)))
+    });
+    let wanted: BTreeMap<&WorkloadId, Range<u32>> = wanted.collect();
+    let mut unwanted = UnwantedOrdinals::new();
+    for pod in facts.observed.pods.iter().filter(|pod| pod.is_active()) {
+        let Some((set, node)) = pod.owner.as_ref().zip(pod.node.as_ref()) else { continue };
+        let Some(wanted) = wanted.get(set) else { continue };
+        let ordinal = pod.name.rsplit_once('-').and_then(|(_, text)| text.parse::<u32>().ok());
+        let is_wanted = ordinal.is_some_and(|ordinal| wanted.contains(&ordinal));
+        if !is_wanted {
+            *unwanted.entry((set, node)).or_default() += 1;
+        }
+    }
+    unwanted
 }
 
 /// Checks that a node admits the arriving pods of a set.

@@ -3,7 +3,10 @@
 use super::*;
 use crate::demand::Unsupported;
 use crate::model::desired::{DeviceAmount, DeviceClaim, DeviceRequest, Scale, Workload};
+use crate::model::ids::{NodeName, WorkloadId, WorkloadKind};
 use crate::plan::wire::PlacementRow;
+use crate::testing::pods::{pod_group, resources};
+use crate::testing::world;
 
 pub(super) const DEFECTS: &[Defect] = &[
     ("fit/resources", "more CPU than a new node has", |p, i| {
@@ -57,6 +60,9 @@ pub(super) const DEFECTS: &[Defect] = &[
     ("fit/stays", "a running pod that is not planned", |p, _| {
         explain(p, "0").pods.clear();
     }),
+    ("fit/stays", "a pod of a wanted ordinal, beside surplus pods elsewhere", |_, i| {
+        run_stateful_set(i, &[("db-0", "n0"), ("db-7", "n2"), ("db-8", "n2")]);
+    }),
     ("fit/gone", "pods on a removed node", |p, _| {
         explain(p, "1").pods.insert("shop/Deployment/api".into(), 1);
     }),
@@ -93,4 +99,21 @@ fn claim_devices(inputs: &mut Inputs, class: &str) {
     let origin = Origin::new("batch.yaml", 1);
     let declared = Workload::new(id.clone(), origin, Scale::Replicas(1), template.into());
     inputs.desired.workloads.insert(id, declared);
+}
+
+/// Declares a `StatefulSet` of two pods. Of its pods, only these run, each on a node.
+pub(super) fn run_stateful_set(inputs: &mut Inputs, running: &[(&str, &str)]) {
+    let id = WorkloadId { kind: WorkloadKind::StatefulSet, ..workload("db") };
+    let template = crate::testing::pods::template(10, 10);
+    let origin = Origin::new("db.yaml", 1);
+    let declared = Workload::new(id.clone(), origin, Scale::Replicas(2), template.into());
+    inputs.desired.workloads.insert(id.clone(), declared);
+    let mut shape = PodShape::clone(&group(inputs, "api").shape);
+    shape.requests = resources(10, 10);
+    let mut db = pod_group(id.clone(), shape, 2);
+    for (name, node) in running {
+        *db.running.entry(NodeName::from(*node)).or_default() += 1;
+        inputs.observed.pods.push(world::pod(name).owned_by(&id).on(node).into());
+    }
+    inputs.demand.groups.push(db);
 }

@@ -16,6 +16,9 @@ pub(super) const HARMLESS: &[Defect] = &[
         shape(i, "api", |shape| shape.tolerations.clear());
         explain(p, "0").pods.clear();
     }),
+    ("fit/stays", "a StatefulSet deletes ordinals while wanted ones are pending", |_, i| {
+        super::fit::run_stateful_set(i, &[("db-7", "n0"), ("db-8", "n0")]);
+    }),
     ("limits/resources", "a pool above a lowered limit that does not grow", |p, i| {
         pool(i).limits.resources = [("cpu".into(), 1)].into();
         for key in ["2", "3"] {
