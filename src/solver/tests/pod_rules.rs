@@ -228,6 +228,21 @@ fn spread_pods_share_the_zones_that_get_nodes_for_other_pods() {
 }
 
 #[test]
+fn a_pool_limit_gives_its_room_to_the_most_pods() {
+    let small = "containers: [{name: app, resources: {requests: {cpu: 300m, memory: 128Mi}}}]";
+    let mut scenario = scenario(&[deployment("large", 1, LARGE), deployment("small", 10, small)]);
+    let pool = scenario.pool();
+    pool.requirements[0] = requirement("node.kubernetes.io/instance-type", &["m5.xlarge"]);
+    pool.limits.resources = [("cpu".into(), 4_000)].into();
+    let solution = scenario.solve();
+    let fleet = summary(&scenario, &solution);
+    assert_eq!((fleet.nodes["small"].as_slice(), fleet.unplaced), (&[10][..], 1));
+    scenario.carry_out(&solution);
+    let next = scenario.solve().target;
+    assert!(next.launches.is_empty() && next.retires.is_empty());
+}
+
+#[test]
 fn spread_over_zones_and_types_shares_nodes() {
     let rules = "topologySpreadConstraints: [{topologyKey: topology.kubernetes.io/zone, maxSkew: 1, \
                  whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: a}}}, \
