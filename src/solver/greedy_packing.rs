@@ -6,12 +6,13 @@
 //! next node, because for few pods the last node decides the price.
 
 use std::cell::Cell;
-use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::limits::RemainingLimits;
 use super::node_packing::{NodePacking, PodSet};
 use super::packing_model::PackingModel;
+use crate::demand::PodGroup;
 use crate::model::units::MicroUsd;
 
 /// Maximum pods for which every offer class is tried as the next node.
@@ -22,6 +23,9 @@ const SHAPED_MAX: usize = 4;
 
 /// Maximum classes that filling by shape chooses from.
 const SHAPED_CLASSES_MAX: usize = 96;
+
+/// Maximum number of priorities that [`PodRanks`] distinguishes by value.
+const RANKS_MAX: usize = 6;
 
 /// A new node and its pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,12 +81,76 @@ impl LookAhead {
     pub(super) const SHALLOW: Self = Self { step_max: 80_000, total_max: 500_000 };
 }
 
+/// Pods counted by priority, for a packing that a limit ends before all pods are placed. There each
+/// pod counts, whatever its room costs.
+pub(super) struct PodRanks {
+    /// For each class, the highest priority of its pods.
+    priorities: Vec<i32>,
+    /// For each class, the value of a pod: more than that of all pods of a lower priority on a node.
+    values: Vec<i128>,
+    /// Classes, the highest priority first, and the least costly first among equals.
+    order: Vec<usize>,
+}
+
+impl PodRanks {
+    pub(super) fn new(model: &PackingModel, groups: &[PodGroup]) -> Self {
+        let priority = |group: usize| groups[group].shape.priority;
+        let priorities: Vec<i32> = model
+            .classes
+            .iter()
+            .map(|class| class.groups().map(priority).max().unwrap_or(0))
+            .collect();
+        let distinct: BTreeSet<i32> = priorities.iter().copied().collect();
+        let value = |priority: &i32| {
+            let lower = distinct.range(..*priority).count();
+            1_i128 << (8 * lower.min(RANKS_MAX))
+        };
+        let values = priorities.iter().map(value).collect();
+        let mut order: Vec<usize> = (0..priorities.len()).collect();
+        order.sort_by_key(|class| {
+            (Reverse(priorities[*class]), model.classes[*class].value, *class)
+        });
+        Self { priorities, values, order }
+    }
+
+    /// Returns the remaining pods of each priority, highest first.
+    pub(super) fn left_by_priority(&self, packing: &Packing) -> Vec<u32> {
+        let mut sums: BTreeMap<Reverse<i32>, u32> = BTreeMap::new();
+        for (priority, left) in self.priorities.iter().zip(&packing.left) {
+            let sum = sums.entry(Reverse(*priority)).or_insert(0);
+            *sum = sum.saturating_add(*left);
+        }
+        sums.into_values().collect()
+    }
+}
+
 /// Packs `wanted` pods by class onto new nodes, in pools of descending weight.
 pub(super) fn pack_greedily(
     model: &PackingModel,
     wanted: &[u32],
     limits: &RemainingLimits,
     ahead: LookAhead,
+) -> Packing {
+    pack(model, wanted, limits, ahead, None)
+}
+
+/// Packs as [`pack_greedily`] does, and values each pod by its priority alone.
+pub(super) fn pack_most_pods(
+    model: &PackingModel,
+    wanted: &[u32],
+    limits: &RemainingLimits,
+    ahead: LookAhead,
+    ranks: &PodRanks,
+) -> Packing {
+    pack(model, wanted, limits, ahead, Some(ranks))
+}
+
+fn pack(
+    model: &PackingModel,
+    wanted: &[u32],
+    limits: &RemainingLimits,
+    ahead: LookAhead,
+    ranks: Option<&PodRanks>,
 ) -> Packing {
     let mut limits = limits.clone();
     let beyond = beyond_one_node(model, wanted);
@@ -101,8 +169,15 @@ pub(super) fn pack_greedily(
         let undominated: Vec<usize> = model.undominated.iter().copied().filter(of_weight).collect();
         let all: Vec<usize> = (0..model.offer_classes.len()).filter(of_weight).collect();
         let limits_before = limits.clone();
-        let mut tier =
-            WeightTier { model, undominated, all, limits: limits_before, ahead, work: &work };
+        let mut tier = WeightTier {
+            model,
+            undominated,
+            all,
+            limits: limits_before,
+            ahead,
+            work: &work,
+            ranks,
+        };
         tier.run(&mut packing);
         limits = tier.limits;
     }
@@ -148,6 +223,8 @@ struct WeightTier<'a> {
     ahead: LookAhead,
     /// Work of the packing so far.
     work: &'a Cell<u64>,
+    /// Values of the pods other than those of the model.
+    ranks: Option<&'a PodRanks>,
 }
 
 impl WeightTier<'_> {
@@ -273,9 +350,17 @@ impl WeightTier<'_> {
         ValuedNode { cost: self.cost(&node), value: self.value(&node), node }
     }
 
+    /// Returns the pod classes in the order in which they fill a node.
+    fn order(&self) -> &[usize] {
+        self.ranks.map_or(&self.model.by_value, |ranks| &ranks.order)
+    }
+
     fn value(&self, node: &PackedNode) -> i128 {
-        let value =
-            |(class, count): (&usize, &u32)| self.model.classes[*class].value * i128::from(*count);
+        let of_class = |class: usize| match self.ranks {
+            Some(ranks) => ranks.values[class],
+            None => self.model.classes[class].value,
+        };
+        let value = |(class, count): (&usize, &u32)| of_class(*class) * i128::from(*count);
         node.pods.iter().map(value).sum::<i128>().max(1)
     }
 
@@ -290,9 +375,7 @@ impl WeightTier<'_> {
     fn fill_by_value(&self, offer_class: usize, left: &[u32]) -> PackedNode {
         let empty = &self.model.offer_classes[offer_class];
         let mut node = self.with_companions(offer_class, left);
-        for class in
-            self.model.by_value.iter().copied().filter(|c| left[*c] > 0 && empty.admits[*c])
-        {
+        for class in self.order().iter().copied().filter(|c| left[*c] > 0 && empty.admits[*c]) {
             if self.model.classes[class].is_independent() {
                 self.count(class);
                 let rest = left[class] - node.pods.get(&class).copied().unwrap_or(0);
@@ -323,7 +406,7 @@ impl WeightTier<'_> {
         let mut node = self.with_companions(offer_class, left);
         let independent = |c: &usize| self.model.classes[*c].is_independent();
         let usable = |c: &usize| left[*c] > 0 && empty.admits[*c] && independent(c);
-        let mut classes: Vec<usize> = self.model.by_value.iter().copied().filter(usable).collect();
+        let mut classes: Vec<usize> = self.order().iter().copied().filter(usable).collect();
         thin_out(&mut classes);
         while !classes.is_empty() {
             for class in &classes {
@@ -383,9 +466,8 @@ impl WeightTier<'_> {
             let mut limits = self.limits.clone();
             limits.add_node(class);
             next.pods.iter().for_each(|(class, count)| rest[*class] -= count);
-            let (model, all, ahead, work) = (self.model, self.all.clone(), self.ahead, self.work);
-            let undominated = Vec::new();
-            let mut tier = WeightTier { model, undominated, all, limits, ahead, work };
+            let (undominated, all) = (Vec::new(), self.all.clone());
+            let mut tier = WeightTier { undominated, all, limits, ..*self };
             let mut new_nodes = vec![next.clone()];
             tier.greedy(candidates, &mut rest, &mut new_nodes, 0);
             tier.downsize(&mut new_nodes);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::consolidate::price_or_minimum;
-use super::greedy_packing::{LookAhead, Packing, pack_greedily};
+use super::greedy_packing::{LookAhead, Packing, PodRanks, pack_greedily, pack_most_pods};
 use super::limits::RemainingLimits;
 use super::node_packing::NodePacking;
 pub(super) use super::node_packing::PodsByClass;
@@ -161,7 +161,22 @@ impl Problem<'_> {
         {
             return packing;
         }
-        pack_greedily(self.model, left, limits, ahead)
+        let packing = pack_greedily(self.model, left, limits, ahead);
+        if !limits.has_limits() || !self.leaves_admitted_pods(&packing) {
+            return packing;
+        }
+        // A limit ends the packing. Costly pods may take the room of many small ones.
+        let ranks = PodRanks::new(self.model, self.groups);
+        let most_pods = pack_most_pods(self.model, left, limits, ahead, &ranks);
+        let is_better = ranks.left_by_priority(&most_pods) < ranks.left_by_priority(&packing);
+        if is_better { most_pods } else { packing }
+    }
+
+    /// Returns true if a packing leaves pods that fit on some new node.
+    fn leaves_admitted_pods(&self, packing: &Packing) -> bool {
+        let is_admitted =
+            |class: usize| self.model.offer_classes.iter().any(|offer| offer.admits[class]);
+        packing.left.iter().enumerate().any(|(class, left)| *left > 0 && is_admitted(class))
     }
 
     /// Returns true if greedy packing would take long.

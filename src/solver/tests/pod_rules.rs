@@ -185,6 +185,63 @@ fn spread_follows_few_pods_into_as_many_zones() {
     assert_eq!(fleet.zones["b"], [1, 1]);
 }
 
+/// Returns a Deployment of two pods that fill a node each, in two of the three zones.
+fn two_large_pods() -> String {
+    let zones = format!("{{key: {ZONE}, operator: In, values: [us-east-1b, us-east-1c]}}");
+    let affinity = format!(
+        "affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: \
+         {{nodeSelectorTerms: [{{matchExpressions: [{zones}]}}]}}}}}}"
+    );
+    deployment("large", 2, &format!("{LARGE}, {affinity}, {}", spread("large", ZONE, "maxSkew: 1")))
+}
+
+#[test]
+fn spread_pods_need_no_node_while_equal_zones_have_room() {
+    let mut before = scenario(&[two_large_pods()]);
+    before.apply();
+    assert_eq!(before.observed.nodes.len(), 2);
+    for steer in [false, true] {
+        for (replicas, launches) in [(1, 0), (2, 0), (3, 1)] {
+            let rule = spread("small", ZONE, "maxSkew: 1");
+            let mut after = scenario(&[two_large_pods(), deployment("small", replicas, &rule)]);
+            after.observed = before.observed.clone();
+            after.settings.steer = steer;
+            let solution = after.solve();
+            let fleet = summary(&after, &solution);
+            let found = (solution.target.launches.len(), fleet.unplaced);
+            assert_eq!(found, (launches, 0), "{replicas} pods, steer {steer}");
+            assert!(fleet.zones["small"].iter().all(|pods| *pods == 1), "{fleet:?}");
+        }
+    }
+}
+
+#[test]
+fn spread_pods_share_the_zones_that_get_nodes_for_other_pods() {
+    // The names decide which workload is assigned first if no rule does.
+    for name in ["a", "small"] {
+        let small = deployment(name, 1, &spread(name, ZONE, "maxSkew: 1"));
+        let launches = |other: String| scenario(&[small.clone(), other]).solve().target.launches;
+        assert_eq!(launches(two_large_pods()).len(), 2, "{name}");
+        let one_zone = format!("{LARGE}, nodeSelector: {{{ZONE}: us-east-1c}}");
+        assert_eq!(launches(deployment("large", 1, &one_zone)).len(), 1, "{name}");
+    }
+}
+
+#[test]
+fn a_pool_limit_gives_its_room_to_the_most_pods() {
+    let small = "containers: [{name: app, resources: {requests: {cpu: 300m, memory: 128Mi}}}]";
+    let mut scenario = scenario(&[deployment("large", 1, LARGE), deployment("small", 10, small)]);
+    let pool = scenario.pool();
+    pool.requirements[0] = requirement("node.kubernetes.io/instance-type", &["m5.xlarge"]);
+    pool.limits.resources = [("cpu".into(), 4_000)].into();
+    let solution = scenario.solve();
+    let fleet = summary(&scenario, &solution);
+    assert_eq!((fleet.nodes["small"].as_slice(), fleet.unplaced), (&[10][..], 1));
+    scenario.carry_out(&solution);
+    let next = scenario.solve().target;
+    assert!(next.launches.is_empty() && next.retires.is_empty());
+}
+
 #[test]
 fn spread_over_zones_and_types_shares_nodes() {
     let rules = "topologySpreadConstraints: [{topologyKey: topology.kubernetes.io/zone, maxSkew: 1, \

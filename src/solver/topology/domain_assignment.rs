@@ -2,10 +2,11 @@
 //!
 //! Groups with a spread or anti-affinity come first, then groups that follow others by affinity.
 //! Running pods count where they run. Each further pod goes to the allowed domain with the fewest
-//! pods, and to the cheaper one among equals. A group that is only excluded from some domains
-//! remains free among the others.
+//! pods. Among equals it goes to one whose nodes have room, else to the cheaper one, else to one with
+//! pods of any group. A group that is only excluded from some domains remains free among the others.
 
 mod anchors;
+mod free_room;
 mod quotas;
 
 use std::cmp::Reverse;
@@ -18,10 +19,11 @@ use crate::demand::NodeChoice;
 use crate::model::ids::{LabelKey, LabelValue, Labels, workload_key};
 use crate::model::pod::{Toleration, untolerated};
 use crate::model::requirement::{LabelSet, Requirements, ValueSet};
-use crate::model::units::MicroUsd;
+use crate::model::units::{MicroUsd, Resources};
 use crate::solver::existing_node::ExistingNode;
 use crate::solver::offer::{Offer, admits};
 use crate::solver::problem::FollowedPods;
+use free_room::{free_resources, only_domain};
 use quotas::{fill_evenly, take_quotas};
 
 /// Pods of a group, with the node requirements assigned so far.
@@ -55,6 +57,8 @@ pub(super) struct DomainAssigner<'a> {
     slices: BTreeMap<usize, Vec<DomainSlice>>,
     /// For each group, the pods that the last plan places and that do not run yet, by existing node.
     awaited: Vec<BTreeMap<usize, u32>>,
+    /// Free resources of each existing node, less those for the pods assigned so far.
+    free: Vec<Resources>,
 }
 
 impl<'a> DomainAssigner<'a> {
@@ -69,8 +73,9 @@ impl<'a> DomainAssigner<'a> {
         let domain_counts = DomainCounts::new(input.groups.len(), terms);
         let (offered, slices) = (BTreeMap::new(), BTreeMap::new());
         let awaited = awaited_pods(input);
+        let free = free_resources(input, terms, &awaited);
         let mut domains =
-            Self { input, terms, own, repelled_by, domain_counts, offered, slices, awaited };
+            Self { input, terms, own, repelled_by, domain_counts, offered, slices, awaited, free };
         domains.count_running();
         domains
     }
@@ -81,8 +86,9 @@ impl<'a> DomainAssigner<'a> {
         let follower = |group: &usize| self.own.get(group).is_some_and(|r| r.iter().any(follows));
         let concerned: BTreeSet<usize> =
             self.own.keys().chain(self.repelled_by.keys()).copied().collect();
-        let (mut followers, leaders): (Vec<usize>, Vec<usize>) =
+        let (mut followers, mut leaders): (Vec<usize>, Vec<usize>) =
             concerned.into_iter().partition(follower);
+        leaders.sort_by_cached_key(|group| !self.names_domains(*group));
         // The pods that others follow go to one domain, unless a spread needs them in more.
         followers.sort_by_cached_key(|group| Reverse(self.followed_domains(*group)));
         for group in leaders.into_iter().chain(followers) {
@@ -107,6 +113,10 @@ impl<'a> DomainAssigner<'a> {
             for group in 0..self.input.groups.len() {
                 for (domain, pods) in self.running(group, key, &Requirements::default()) {
                     self.domain_counts.add(group, key, &domain, pods);
+                }
+                let members = Some(&self.input.groups[group]).filter(|group| is_placeable(group));
+                if let Some(domain) = members.and_then(|group| only_domain(&group.shape, key)) {
+                    self.domain_counts.serve(key, &domain);
                 }
             }
         }
@@ -181,6 +191,7 @@ impl<'a> DomainAssigner<'a> {
             }
             slices = decided;
         }
+        self.take_room(group, &slices);
         self.slices.insert(group, slices);
     }
 
@@ -209,7 +220,8 @@ impl<'a> DomainAssigner<'a> {
         let mut left = planned.saturating_sub(running.values().sum::<u32>() + staying);
         let mut limits = self.limits(task, &candidate_domains);
         left = take_quotas(quotas, left, &mut limits, &mut placed);
-        left = fill_evenly(&free, left, &mut limits, &mut placed);
+        let free = self.ranked(task, &scope, free, left);
+        left = fill_evenly(free, left, &mut limits, &mut placed);
         // If not all pods can move, their node stays, and so do they.
         let mut returning = if left > 0 { removable.saturating_sub(left) } else { 0 };
         for (domain, count) in placed.iter_mut().rev() {

@@ -3,7 +3,7 @@
 //! Invariant: the count of a set is the sum of its groups. It is updated with every pod, so a query
 //! for a set never reads its groups.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::inter_pod_terms::InterPodTerm;
 use crate::model::ids::{LabelKey, LabelValue};
@@ -17,6 +17,8 @@ pub(super) struct DomainCounts {
     sets_of_group: Vec<Vec<usize>>,
     groups: BTreeMap<LabelKey, BTreeMap<usize, PodsByDomain>>,
     sets: BTreeMap<LabelKey, BTreeMap<usize, PodsByDomain>>,
+    /// Domains that have or get pods of any group.
+    served: BTreeMap<LabelKey, BTreeSet<LabelValue>>,
 }
 
 impl DomainCounts {
@@ -28,7 +30,8 @@ impl DomainCounts {
         for (set, term) in sets {
             term.members.iter().for_each(|group| sets_of_group[*group].push(set));
         }
-        Self { sets_of_group, groups: BTreeMap::new(), sets: BTreeMap::new() }
+        let (groups, sets, served) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { sets_of_group, groups, sets, served }
     }
 
     /// Adds pods of a group to a domain.
@@ -40,6 +43,19 @@ impl DomainCounts {
         more(self.groups.entry(key.clone()).or_default(), group);
         let sets = self.sets.entry(key.clone()).or_default();
         self.sets_of_group[group].iter().for_each(|set| more(sets, *set));
+        if pods > 0 {
+            self.serve(key, domain);
+        }
+    }
+
+    /// Records that a domain has or gets pods of some group, whether or not a term selects them.
+    pub(super) fn serve(&mut self, key: &LabelKey, domain: &LabelValue) {
+        self.served.entry(key.clone()).or_default().insert(domain.clone());
+    }
+
+    /// Returns true if a domain has or gets pods of any group.
+    pub(super) fn is_served(&self, key: &LabelKey, domain: &LabelValue) -> bool {
+        self.served.get(key).is_some_and(|served| served.contains(domain))
     }
 
     /// Removes the pods of a group from all domains of a key.

@@ -92,7 +92,7 @@ impl<'a> DomainAssigner<'a> {
     }
 
     /// Returns the number of planned pods that neither run nor are awaited on an existing node.
-    fn arriving(&self, group: usize) -> u32 {
+    pub(super) fn arriving(&self, group: usize) -> u32 {
         let PodGroup { counts, running, .. } = &self.input.groups[group];
         let present: u32 = running.values().chain(self.awaited[group].values()).sum();
         counts.planned.saturating_sub(present)

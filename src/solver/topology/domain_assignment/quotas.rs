@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 
+use super::free_room::DomainRank;
 use super::{AssignmentTask, DomainAssigner, DomainLimit, DomainSlice};
 use crate::model::ids::LabelValue;
 use crate::model::requirement::Requirements;
-use crate::model::units::MicroUsd;
 use crate::solver::topology::TermKind;
 use crate::solver::topology::domain_counts::PodsByDomain;
 
@@ -36,7 +36,8 @@ impl DomainAssigner<'_> {
             arriving += slice.planned.saturating_sub(running + staying);
         }
         let mut limits = self.limits(task, &candidate_domains);
-        fill_evenly(&free, arriving, &mut limits, &mut quotas);
+        let free = self.ranked(task, &Requirements::default(), free, arriving);
+        fill_evenly(free, arriving, &mut limits, &mut quotas);
         quotas
     }
 }
@@ -67,10 +68,11 @@ pub(super) fn take_quotas(
     left
 }
 
-/// Places pods one by one, each in the allowed domain with the fewest pods, and in the cheaper one among
-/// equals. Returns the number of pods that are left.
+/// Places pods one by one, each in the allowed domain with the fewest pods. Among equals, a domain with
+/// room on existing nodes comes first, then the cheaper one, then one with pods of any group. Returns
+/// the number of pods that are left.
 pub(super) fn fill_evenly(
-    free: &BTreeMap<LabelValue, MicroUsd>,
+    mut free: BTreeMap<LabelValue, DomainRank>,
     mut left: u32,
     limits: &mut [DomainLimit],
     placed: &mut PodsByDomain,
@@ -78,16 +80,57 @@ pub(super) fn fill_evenly(
     while left > 0 {
         let allowed =
             free.iter().filter(|(domain, _)| limits.iter().all(|limit| limit.allow(domain)));
-        let next = allowed.min_by_key(|(domain, price)| {
+        let next = allowed.min_by_key(|(domain, rank)| {
             let pods = limits.iter().map(|limit| limit.count_in(domain)).sum::<u32>();
-            (pods, **price, (*domain).clone())
+            (pods, rank.room == 0, rank.price, !rank.is_served, (*domain).clone())
         });
-        let Some((domain, _)) = next else { break };
+        let Some(domain) = next.map(|(domain, _)| domain.clone()) else { break };
         for limit in &mut *limits {
-            limit.add(domain);
+            limit.add(&domain);
         }
-        *placed.entry(domain.clone()).or_insert(0) += 1;
+        if let Some(rank) = free.get_mut(&domain) {
+            rank.room = rank.room.saturating_sub(1);
+        }
+        *placed.entry(domain).or_insert(0) += 1;
         left -= 1;
     }
     left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::LimitRule;
+    use super::*;
+    use crate::model::units::MicroUsd;
+
+    fn rank(room: u32, price: i64, is_served: bool) -> DomainRank {
+        DomainRank { room, price: MicroUsd(price), is_served }
+    }
+
+    /// Returns the pods per domain, for a spread with a maximum skew of 1.
+    fn filled(domains: &[(&str, DomainRank)], pods: u32) -> Vec<u32> {
+        let free: BTreeMap<LabelValue, DomainRank> =
+            domains.iter().map(|(name, rank)| (LabelValue::from(*name), *rank)).collect();
+        let mut placed: PodsByDomain = free.keys().map(|domain| (domain.clone(), 0)).collect();
+        let rule = LimitRule::Skew { max_skew: 1, min_domains: 1 };
+        let mut limits = [DomainLimit { rule, pods: placed.clone(), counts_itself: true }];
+        assert_eq!(fill_evenly(free, pods, &mut limits, &mut placed), 0);
+        placed.into_values().collect()
+    }
+
+    #[test]
+    fn room_on_existing_nodes_decides_between_equal_domains() {
+        let domains = [("a", rank(0, 1, true)), ("b", rank(1, 2, false)), ("c", rank(5, 2, false))];
+        assert_eq!(filled(&domains, 1), [0, 1, 0]);
+        assert_eq!(filled(&domains, 2), [0, 1, 1]);
+        assert_eq!(filled(&domains, 3), [1, 1, 1], "the fewest pods come first");
+        assert_eq!(filled(&domains, 4), [1, 1, 2], "the room in b is taken");
+    }
+
+    #[test]
+    fn price_and_pods_of_other_groups_decide_without_room() {
+        let domains = |price: i64| [("a", rank(0, price, false)), ("b", rank(0, 2, true))];
+        assert_eq!(filled(&domains(1), 1), [1, 0]);
+        assert_eq!(filled(&domains(2), 1), [0, 1]);
+    }
 }
