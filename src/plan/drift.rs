@@ -1,12 +1,13 @@
 //! Drift report: changes made outside Git, and other differences from the repository.
 //!
 //! Drift is a manual change. Examples are a node label that neither its pool nor its instance sets,
-//! a label that contradicts the instance, a changed taint or tag, and a group with undeclared bounds. It is reported even if the plan
-//! replaces or removes the node. A node is *behind* if an earlier commit explains the difference: a
-//! pool or node class changed since the launch, or a pool was removed. Such nodes are reported, but
-//! are not drift, since every rollout causes them. The same applies to resources that a node class
-//! no longer selects. Image and subnet of an instance never change. For security groups, EC2 does
-//! not reveal whether the instance or the selection changed.
+//! a label that contradicts the instance, a changed taint or tag, and a group with undeclared
+//! bounds. It is reported even if the plan replaces or removes the node. A node is *behind* if an
+//! earlier commit explains the difference: a pool or node class changed since the launch, or a pool
+//! was removed. Such nodes are reported, but are not drift, since every rollout causes them. The
+//! same applies to resources that a node class no longer selects. Image and subnet of an instance
+//! never change. For security groups, EC2 does not reveal whether the instance or the selection
+//! changed.
 //!
 //! A workload with another number of pods is reported like a node that is behind. The cluster does
 //! not reveal whether a commit is not applied yet, or whether a user scaled the workload.

@@ -170,8 +170,8 @@ pub(super) fn is_set_by_hand(taint: &Taint, pool: &Pool) -> bool {
 }
 
 /// Returns the well-known labels of a node that contradict its instance, with the values of the
-/// instance. They are set by hand: neither a commit nor a launch explains them. `kind` is the type of
-/// the instance, if it is known.
+/// instance. They are set by hand: neither a commit nor a launch explains them. `kind` is the type
+/// of the instance, if it is known.
 pub(super) fn contradicted_labels(
     node: &Node,
     instance: &Instance,

@@ -92,8 +92,8 @@ impl RemainingLimits {
             && self.supply_of(offer_class).is_none_or(|left| left >= 1)
     }
 
-    /// Returns the amounts that the limits of a pool lack for further nodes, by resource; `nodes` for
-    /// the number of nodes. `further` holds offer classes of this pool with their nodes.
+    /// Returns the amounts that the limits of a pool lack for further nodes, by resource; `nodes`
+    /// for the number of nodes. `further` holds offer classes of this pool with their nodes.
     pub(super) fn shortfall(&self, further: &[(usize, i64)]) -> Vec<(String, i64)> {
         let pool = further.first().map(|(class, _)| &self.pools[*class]);
         let Some(left) = pool.and_then(|pool| self.left.get(pool)) else { return Vec::new() };

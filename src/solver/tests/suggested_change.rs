@@ -118,7 +118,7 @@ fn label_that_no_node_gets_is_in_the_suggested_change() {
     assert!(fix.contains("remove the pod's requirement cache"), "{fix}");
 }
 
-/// Returns the advice for a pod that asks for a label, from a pool of m5.large and m6g.large for amd64.
+/// Returns the advice for a pod that asks for a label, beside a pool for amd64.
 fn advice_for(asked: (&str, &str), change: impl FnOnce(&mut Scenario)) -> String {
     let mut scenario = Scenario::new(&["m5.large", "m6g.large"], 1500, 1024);
     scenario.pool().requirements.push(requirement("kubernetes.io/arch", &["amd64"]));

@@ -30,8 +30,8 @@ pub(super) struct PoolCandidate<'a> {
     settings: NodeSettings,
     /// Necessary changes apart from the instance type.
     changes: Vec<String>,
-    /// Requirements of the pod for the instance type that the pool excludes, to be removed. A change
-    /// of the type meets them.
+    /// Removals of the pod's requirements for the instance type that the pool excludes. A change of
+    /// the type meets them instead.
     type_changes: Vec<String>,
 }
 

@@ -188,7 +188,7 @@ impl UnschedulableReport<'_> {
         label != key::OS && kinds.any(|kind| kind.labels.contains_key(label))
     }
 
-    /// Returns the edits of the pool for the cheapest type that has the labels that the pod asks for.
+    /// Returns the edits of the pool for the cheapest type with the labels that the pod asks for.
     fn named_type(&self, unplaced: &UnplacedPods, name: &PoolName) -> Option<String> {
         let desired = self.input.desired;
         let pool = desired.pools.get(name)?;
