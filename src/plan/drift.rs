@@ -1,12 +1,13 @@
 //! Drift report: changes made outside Git, and other differences from the repository.
 //!
 //! Drift is a manual change. Examples are a node label that neither its pool nor its instance sets,
-//! a changed taint or tag, and a group with undeclared bounds. It is reported even if the plan
-//! replaces or removes the node. A node is *behind* if an earlier commit explains the difference: a
-//! pool or node class changed since the launch, or a pool was removed. Such nodes are reported, but
-//! are not drift, since every rollout causes them. The same applies to resources that a node class
-//! no longer selects. Image and subnet of an instance never change. For security groups, EC2 does
-//! not reveal whether the instance or the selection changed.
+//! a label that contradicts the instance, a changed taint or tag, and a group with undeclared
+//! bounds. It is reported even if the plan replaces or removes the node. A node is *behind* if an
+//! earlier commit explains the difference: a pool or node class changed since the launch, or a pool
+//! was removed. Such nodes are reported, but are not drift, since every rollout causes them. The
+//! same applies to resources that a node class no longer selects. Image and subnet of an instance
+//! never change. For security groups, EC2 does not reveal whether the instance or the selection
+//! changed.
 //!
 //! A workload with another number of pods is reported like a node that is behind. The cluster does
 //! not reveal whether a commit is not applied yet, or whether a user scaled the workload.
@@ -100,13 +101,14 @@ fn drifted_fields(row: &ExplainRow) -> Vec<DriftedField> {
 fn is_manual(field: &str) -> bool {
     match field.split_once(' ') {
         Some(("label", key)) => !is_instance_label(key),
-        Some(("taint" | "tag" | "bounds", _)) => true,
+        // `instance label KEY`: the label contradicts the instance.
+        Some(("taint" | "tag" | "bounds" | "instance", _)) => true,
         _ => false,
     }
 }
 
-/// Returns whether a label describes the instance. If such a label no longer fits, the pool
-/// changed.
+/// Returns whether a label describes the instance. If such a label agrees with the instance and no
+/// longer fits, the pool changed.
 fn is_instance_label(key: &str) -> bool {
     let prefixes = ["karpenter.k8s.aws/", "topology.kubernetes.io/", "topology.k8s.aws/"];
     prefixes.iter().any(|prefix| key.starts_with(prefix))
@@ -216,6 +218,8 @@ mod tests {
             (drifted("offering"), false),
             (drifted("label karpenter.k8s.aws/instance-family"), false),
             (drifted("label topology.kubernetes.io/zone"), false),
+            (drifted("instance label topology.kubernetes.io/zone"), true),
+            (drifted("instanceProfile of node class default"), false),
             (RetireReason::PoolRemoved, false),
             (drifted("label team"), true),
         ] {

@@ -7,11 +7,14 @@ use std::collections::BTreeSet;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::catalog::InstanceType;
 use crate::model::desired::{Generation, NodeClass, Pool};
 use crate::model::ids::{LabelKey, LabelValue};
+use crate::model::market::CapacityType;
 use crate::model::observed::{Instance, Node, tag};
 use crate::model::pod::Taint;
 use crate::model::reason::DriftedField;
+use crate::model::requirement::key;
 
 /// Version of the projection below. A release that changes the projection raises it, so that an
 /// upgrade replaces no node.
@@ -39,6 +42,9 @@ const CLASS_FIELDS: [&str; 16] = [
 
 /// Name of all fields of a node class without a digest of their own.
 const OTHER_CLASS_FIELDS: &str = "other fields";
+
+/// Prefix of the field of a label that contradicts the instance.
+const OF_INSTANCE: &str = "instance ";
 
 /// Hex digits per field. A change is missed once in four billion, and all digits fit the 256
 /// characters of a tag value.
@@ -161,6 +167,48 @@ pub(super) fn is_set_by_hand(taint: &Taint, pool: &Pool) -> bool {
         && !pool.startup_taints.contains(taint)
         && !pool.taints.contains(taint)
         && !of_cluster.iter().any(|known| taint.key.as_str().starts_with(known))
+}
+
+/// Returns the well-known labels of a node that contradict its instance, with the values of the
+/// instance. They are set by hand: neither a commit nor a launch explains them. `kind` is the type
+/// of the instance, if it is known.
+pub(super) fn contradicted_labels(
+    node: &Node,
+    instance: &Instance,
+    region: &str,
+    kind: Option<&InstanceType>,
+) -> Vec<DriftedField> {
+    let arch = kind.map_or("", |kind| kind.arch.as_str());
+    let facts = [
+        (key::INSTANCE_TYPE, instance.instance_type.as_str()),
+        (key::ZONE, instance.zone.as_str()),
+        (key::REGION, region),
+        (key::ARCH, arch),
+    ];
+    let known = facts.into_iter().filter(|(_, fact)| !fact.is_empty());
+    let mut found = Vec::new();
+    let mut compare = |key: &str, fact: &str, differs: &dyn Fn(&str) -> bool| {
+        let is = node.labels.get(key).map(LabelValue::as_str).filter(|is| differs(is));
+        found.extend(is.map(|is| DriftedField {
+            field: format!("{OF_INSTANCE}label {key}"),
+            is: is.to_owned(),
+            declared: fact.to_owned(),
+        }));
+    };
+    for (key, fact) in known {
+        compare(key, fact, &|is| is != fact);
+    }
+    // On-demand instances may run in a reservation that their pool does not name.
+    let is_spot = instance.capacity_type.is_spot();
+    compare(key::CAPACITY_TYPE, instance.capacity_type.as_str(), &|is| {
+        (is == CapacityType::Spot.as_str()) != is_spot
+    });
+    found
+}
+
+/// Returns true if a contradiction explains why the same label does not match the pool.
+pub(super) fn explains(contradiction: &DriftedField, difference: &DriftedField) -> bool {
+    contradiction.field.strip_prefix(OF_INSTANCE) == Some(difference.field.as_str())
 }
 
 /// Returns the manual changes of a node that was launched as declared: missing and undeclared taints,
@@ -314,6 +362,38 @@ mod tests {
 
     fn difference(field: &str, is: &str, declared: &str) -> (String, String, String) {
         (field.to_owned(), is.to_owned(), declared.to_owned())
+    }
+
+    #[test]
+    fn labels_that_contradict_the_instance_are_found() {
+        let mut scenario = Scenario::new(&["m5.large"], 500, 512);
+        scenario.scale(1);
+        scenario.step(1);
+        let node = scenario.observed.nodes.values().next().expect("launched").clone();
+        let instance = scenario.observed.instances.values().next().expect("launched").clone();
+        let kind = scenario.catalog.types.get("m5.large");
+        let found = |node: &Node, instance: &Instance| {
+            let found = contradicted_labels(node, instance, "us-east-1", kind);
+            found.into_iter().map(|m| (m.field, m.is, m.declared)).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&node, &instance), []);
+        for (key, is, declared) in [
+            ("node.kubernetes.io/instance-type", "c5.large", "m5.large"),
+            ("topology.kubernetes.io/zone", "us-east-1z", instance.zone.as_str()),
+            ("topology.kubernetes.io/region", "eu-west-1", "us-east-1"),
+            ("kubernetes.io/arch", "arm64", "amd64"),
+            ("karpenter.sh/capacity-type", "spot", "on-demand"),
+        ] {
+            let mut edited = node.clone();
+            edited.labels.extend([label(key, is)]);
+            let expected = difference(&format!("instance label {key}"), is, declared);
+            assert_eq!(found(&edited, &instance), [expected], "{key}");
+        }
+        // An open reservation takes instances that were launched on demand.
+        let reserved = Instance { capacity_type: CapacityType::Reserved, ..instance.clone() };
+        assert_eq!(found(&node, &reserved), []);
+        let unlabeled = Node { labels: [].into(), ..node.clone() };
+        assert_eq!(found(&unlabeled, &instance), [], "an absent label is not wrong");
     }
 
     #[test]

@@ -92,11 +92,15 @@ impl RemainingLimits {
             && self.supply_of(offer_class).is_none_or(|left| left >= 1)
     }
 
-    /// Returns the amounts that the limits of its pool lack for `nodes` further nodes of the offer
-    /// class, by resource; `nodes` for the number of nodes.
-    pub(super) fn shortfall(&self, offer_class: usize, nodes: i64) -> Vec<(String, i64)> {
-        let Some(left) = self.left.get(&self.pools[offer_class]) else { return Vec::new() };
-        let size = self.sizes[offer_class].times(nodes);
+    /// Returns the amounts that the limits of a pool lack for further nodes, by resource; `nodes`
+    /// for the number of nodes. `further` holds offer classes of this pool with their nodes.
+    pub(super) fn shortfall(&self, further: &[(usize, i64)]) -> Vec<(String, i64)> {
+        let pool = further.first().map(|(class, _)| &self.pools[*class]);
+        let Some(left) = pool.and_then(|pool| self.left.get(pool)) else { return Vec::new() };
+        let size = further.iter().fold(Resources::default(), |sum, (class, nodes)| {
+            sum.plus(&self.sizes[*class].times(*nodes))
+        });
+        let nodes = further.iter().fold(0_i64, |sum, (_, nodes)| sum.saturating_add(*nodes));
         let amounts = left
             .amounts
             .iter()

@@ -62,17 +62,26 @@ impl ExistingNodeBuilder<'_> {
             return NodeDrift { due, fields: Vec::new() };
         };
         let mut fields = self.pool_differences(node, ours, pool);
+        let kind = self.catalog.types.get(&ours.instance_type);
+        let region = &self.observed.cluster.region;
+        let contradicted = drift::contradicted_labels(node, ours, region, kind);
+        for field in &mut fields {
+            if let Some(found) = contradicted.iter().find(|found| drift::explains(found, field)) {
+                field.clone_from(found);
+            }
+        }
         let drifted = || fields.first().cloned().map(Into::into);
         let is_requested = self.input.replace.contains(&node.name);
         let requested = is_requested.then_some(RetireReason::Requested);
         let due = requested.or_else(|| self.expiry(ours, pool)).or_else(drifted);
         let class = pool.node_class.as_ref();
         let class = class.and_then(|name| self.input.desired.node_classes.get(name));
-        if let Some((class, spec)) = class.zip(self.spec_digests.get(&pool.name)) {
-            for change in drift::manual_changes(node, ours, pool, class, spec) {
-                if fields.iter().all(|known| known.field != change.field) {
-                    fields.push(change);
-                }
+        let launched = class.zip(self.spec_digests.get(&pool.name));
+        let by_hand =
+            launched.map(|(class, spec)| drift::manual_changes(node, ours, pool, class, spec));
+        for change in contradicted.into_iter().chain(by_hand.unwrap_or_default()) {
+            if fields.iter().all(|known| known.field != change.field) {
+                fields.push(change);
             }
         }
         NodeDrift { due, fields }

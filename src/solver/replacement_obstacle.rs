@@ -51,7 +51,7 @@ impl TargetBuilder<'_> {
         if classes.iter().any(|class| limits.allows(*class)) {
             return None;
         }
-        let lacking = limits.shortfall(first, 1);
+        let lacking = limits.shortfall(&[(first, 1)]);
         let mut declared =
             auto_scaling_groups::pool_limits(self.input.desired, self.input.observed);
         let declared = declared.remove(pool)?;

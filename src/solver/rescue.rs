@@ -109,9 +109,12 @@ impl<'a> RescueContext<'a> {
         limits.allows(simulation.problem.model.class_of_offer[offer])
     }
 
-    /// Returns the amounts that the limits of its pool lack for `nodes` further nodes of the offer.
-    pub(super) fn limit_shortfall(&self, offer: usize, nodes: i64) -> Vec<(String, i64)> {
-        self.limits.shortfall(self.rescue.simulation.problem.model.class_of_offer[offer], nodes)
+    /// Returns the amounts that the limits of a pool lack for further nodes. `further` holds offers
+    /// of this pool with their nodes.
+    pub(super) fn limit_shortfall(&self, further: &[(usize, i64)]) -> Vec<(String, i64)> {
+        let class_of_offer = &self.rescue.simulation.problem.model.class_of_offer;
+        let further = further.iter().map(|(offer, nodes)| (class_of_offer[*offer], *nodes));
+        self.limits.shortfall(&further.collect::<Vec<_>>())
     }
 
     /// Returns the reasons against a pod of the group on a node of the offer that has room.

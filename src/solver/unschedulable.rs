@@ -6,6 +6,7 @@ mod pod_rules;
 mod pool_candidate;
 mod pool_occupants;
 mod pool_refusals;
+mod raised_limits;
 mod suggested_change;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use amounts::format_in_one_unit;
 pub(super) use pool_occupants::PoolOccupants;
 pub(super) use pool_refusals::refusal_message;
 use pool_refusals::{withheld_code, withheld_message};
+use raised_limits::LimitNeed;
 pub use suggested_change::EXPORT_POOLS;
 
 use super::excluded_pods::{auto_mode_reason, exclusion_reason};
@@ -164,10 +166,12 @@ impl<'a> UnschedulableReport<'a> {
         let explain = |(index, pods): (&usize, &u32)| {
             self.explain(*index, &groups[*index], *pods, &reasons, &mut context)
         };
-        unplaced.iter().map(explain).collect()
+        let explained = unplaced.iter().map(explain).collect();
+        self.with_shared_limits(explained, &context)
     }
 
-    /// Returns the explanation for `pods` unschedulable pods of a group.
+    /// Returns the explanation for `pods` unschedulable pods of a group, and the nodes that only
+    /// limits of a pool forbid.
     fn explain(
         &self,
         index: usize,
@@ -175,7 +179,7 @@ impl<'a> UnschedulableReport<'a> {
         pods: u32,
         queue_reasons: &BTreeMap<WorkloadId, String>,
         context: &mut RescueContext,
-    ) -> UnschedulablePods {
+    ) -> (UnschedulablePods, Option<LimitNeed>) {
         let shape = &group.shape;
         let offerings = u32::try_from(self.offers.list.len() + self.unavailable_offers().count())
             .unwrap_or(u32::MAX);
@@ -191,7 +195,7 @@ impl<'a> UnschedulableReport<'a> {
         if let Some(feature) = shape.unsupported.first() {
             let (rejection, nearest) =
                 exclusion_reason(*feature, group, self.input, queue_reasons, offerings);
-            return excluded(rejection, nearest);
+            return (excluded(rejection, nearest), None);
         }
         let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
         let rejected = self.rejected_offers(shape, index, context);
@@ -200,7 +204,7 @@ impl<'a> UnschedulableReport<'a> {
             && rejected.iter().all(|rejected| rejected.obstacle.is_declared())
             && let Some(reason) = auto_mode_reason(shape, self.input, offerings)
         {
-            return excluded(reason, None);
+            return (excluded(reason, None), None);
         }
         let largest = largest(&rejected);
         let workload = workload_key(&group.workload);
@@ -212,7 +216,7 @@ impl<'a> UnschedulableReport<'a> {
                     self.occupants.text(pool, &workload).map_or_else(String::new, |pods| {
                         format!(", and its nodes hold pods that other pools admit: {pods}")
                     });
-                let detail = self.limit_detail(pool, &context.limit_shortfall(*at, 1));
+                let detail = self.limit_detail(pool, &context.limit_shortfall(&[(*at, 1)]));
                 reason.1 = format!("{detail}{occupants}");
             }
             *counts.entry(reason).or_insert(0) += 1;
@@ -225,19 +229,18 @@ impl<'a> UnschedulableReport<'a> {
         rejections.extend(self.skipped_pools());
         rejections.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.cmp(b)));
         rejections.truncate(REASONS_MAX);
-        UnschedulablePods {
+        let unplaced = UnplacedPods { shape, index, pods, workload: &workload };
+        let (suggested_change, need) = self.suggested_change(&unplaced, &rejected, context);
+        let explained = UnschedulablePods {
             group: index,
             pods,
             rejections,
             offerings,
-            suggested_change: self.suggested_change(
-                &UnplacedPods { shape, index, pods, workload: &workload },
-                &rejected,
-                context,
-            ),
+            suggested_change,
             contention: Contention::default(),
             oversize: self.oversize(shape, &largest, &rejected),
-        }
+        };
+        (explained, need)
     }
 
     /// Returns every offer with its obstacle for the pods.

@@ -75,6 +75,28 @@ fn every_manual_change_is_drift_whatever_the_plan_does() {
 }
 
 #[test]
+fn label_that_contradicts_the_instance_is_drift() {
+    let (kind, zone) = ("node.kubernetes.io/instance-type", "topology.kubernetes.io/zone");
+    let mut scenario = cores(&["m5.large"], 1);
+    apply_and_check(&mut scenario);
+    let instance = scenario.observed.instances.values().next().expect("launched");
+    let wrong = if instance.zone.as_str() == "us-east-1a" { "us-east-1b" } else { "us-east-1a" };
+    scenario.node().labels.extend([label(zone, wrong)]);
+    let report = drift(&scenario.plan());
+    assert_eq!(changed(&report), [format!("instance label {zone}")]);
+    // The pool does not declare this type, and no commit explains it.
+    scenario.node().labels.extend([label(kind, "c5.large")]);
+    let report = drift(&scenario.plan());
+    let fields = changed(&report);
+    for key in [kind, zone] {
+        assert!(fields.contains(&format!("instance label {key}")), "{fields:?}");
+    }
+    let other = report.capacity.diagnostics.iter();
+    let other: Vec<_> = other.filter(|d| d.object.starts_with("ec2_instance.")).collect();
+    assert!(other.iter().all(|d| d.severity != DiagnosticSeverity::Behind), "{other:?}");
+}
+
+#[test]
 fn expired_node_with_a_changed_label_is_drift() {
     let mut scenario = cores(&["m5.large"], 1);
     scenario.pool().labels.extend([label("team", "a")]);

@@ -118,6 +118,100 @@ fn label_that_no_node_gets_is_in_the_suggested_change() {
     assert!(fix.contains("remove the pod's requirement cache"), "{fix}");
 }
 
+/// Returns the advice for a pod that asks for a label, beside a pool for amd64.
+fn advice_for(asked: (&str, &str), change: impl FnOnce(&mut Scenario)) -> String {
+    let mut scenario = Scenario::new(&["m5.large", "m6g.large"], 1500, 1024);
+    scenario.pool().requirements.push(requirement("kubernetes.io/arch", &["amd64"]));
+    scenario.template().spec.node_selector.extend([label(asked.0, asked.1)]);
+    scenario.scale(1);
+    change(&mut scenario);
+    advice(&scenario).1
+}
+
+#[test]
+fn each_of_two_options_has_its_own_price() {
+    let own = "1 m5.large, $0.0960/h more";
+    assert_eq!(
+        advice_for(("kubernetes.io/arch", "arm64"), |_| ()),
+        format!(
+            "add arm64 to kubernetes.io/arch in NodePool default (pool.yaml:1): 1 m6g.large, \
+             $0.0770/h more on demand; or remove the requirement kubernetes.io/arch arm64: {own}"
+        )
+    );
+    let family = ("karpenter.k8s.aws/instance-family", "c7i");
+    let fix = advice_for(family, |_| ());
+    let (named, without) = fix.split_once("; or ").expect("two options");
+    let change = "add c7i.large to node.kubernetes.io/instance-type in NodePool default \
+                  (pool.yaml:1): 1 c7i.large, $";
+    assert!(named.starts_with(change), "{fix}");
+    assert_eq!(without, format!("remove the requirement {} {}: {own}", family.0, family.1));
+    let tainted = advice_for(family, |scenario| scenario.pool().taints = vec![taint("a")]);
+    let both = [", and tolerate taint a=x:NoSchedule: 1 c7i", "tolerate taint a=x:NoSchedule, and"];
+    assert!(both.iter().all(|part| tainted.contains(part)), "{tainted}");
+    // The catalog has no such type.
+    assert_eq!(
+        advice_for(("node.kubernetes.io/instance-type", "m5.tiny"), |_| ()),
+        format!(
+            "let pool default make nodes with node.kubernetes.io/instance-type m5.tiny, or remove \
+             the requirement: {own} without the requirement"
+        )
+    );
+    assert_eq!(
+        advice_for(("karpenter.sh/capacity-type", "spot"), |_| ()),
+        format!(
+            "let pool default make nodes with karpenter.sh/capacity-type spot, or remove the \
+             requirement: {own} without the requirement"
+        )
+    );
+    // A label of the user's own does not change the price.
+    assert_eq!(
+        advice_for(("team", "blue"), |_| ()),
+        format!("let pool default make nodes with team blue, or remove the requirement: {own}")
+    );
+}
+
+#[test]
+fn advice_about_the_operating_system_names_the_node_class() {
+    let windows = ("kubernetes.io/os", "windows");
+    let rest = "choose an amiFamily or image alias with kubernetes.io/os windows in EC2NodeClass \
+                default (pool.yaml:20), or remove the requirement: 1 m5.large, $0.0960/h more \
+                without the requirement";
+    assert_eq!(advice_for(windows, |_| ()), rest);
+    let allow = |values: &'static [&'static str]| {
+        advice_for(windows, |scenario| {
+            scenario.pool().requirements.push(requirement(windows.0, values));
+        })
+    };
+    assert_eq!(allow(&["linux", "windows"]), rest);
+    assert_eq!(
+        allow(&["linux"]),
+        format!("let pool default make nodes with kubernetes.io/os windows, and {rest}")
+    );
+}
+
+#[test]
+fn limits_are_raised_for_all_workloads_that_they_block() {
+    let mut scenario = Scenario::new(&["m5.large"], 1500, 1024);
+    scenario.scale(1);
+    let template = scenario.template().clone();
+    scenario.deploy("second", 1, template.clone());
+    scenario.deploy("third", 1, template);
+    scenario.pool().limits.resources = [("cpu".into(), 2_000)].into();
+    let fixes = |scenario: &Scenario| {
+        let unschedulable = scenario.solve().target.unschedulable;
+        unschedulable.into_iter().map(|pods| pods.suggested_change).collect::<Vec<_>>()
+    };
+    let fix = "raise the limits of NodePool default (pool.yaml:1) by cpu 4 for the 2 workloads \
+               that need it: 2 m5.large, $0.1920/h more if each workload has nodes of its own";
+    assert_eq!(fixes(&scenario), [Some(fix.to_owned()), Some(fix.to_owned())]);
+    scenario.pool().limits.resources = [("cpu".into(), 4_000)].into();
+    let fix = "raise the limits of NodePool default (pool.yaml:1) by cpu 2: 1 m5.large, $0.0960/h \
+               more";
+    assert_eq!(fixes(&scenario), [Some(fix.to_owned())], "one workload needs it");
+    scenario.pool().limits.resources = [("cpu".into(), 6_000)].into();
+    assert_eq!(fixes(&scenario), [], "the sum helps all of them");
+}
+
 #[test]
 fn mistyped_pool_or_zone_is_corrected_in_the_pod() {
     let fix = |selected: (&str, &str)| {

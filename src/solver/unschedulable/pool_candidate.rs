@@ -4,7 +4,8 @@ use super::super::auto_scaling_groups::{group_guarantee, group_size, resize_obst
 use super::super::limits::amount;
 use super::super::offer::{PoolRefusal, pool_requirements};
 use super::super::{GroupGrowth, Input};
-use super::suggested_change::{UnplacedPods, limit_text};
+use super::raised_limits::limit_text;
+use super::suggested_change::UnplacedPods;
 use super::{UnschedulableReport, contradiction_remedy};
 use crate::catalog::{InstanceType, NodeSettings, ebs_volumes};
 use crate::demand::PodShape;
@@ -28,7 +29,21 @@ pub(super) struct PoolCandidate<'a> {
     report: &'a UnschedulableReport<'a>,
     settings: NodeSettings,
     /// Necessary changes apart from the instance type.
-    pub(super) changes: Vec<String>,
+    changes: Vec<String>,
+    /// Removals of the pod's requirements for the instance type that the pool excludes. A change of
+    /// the type meets them instead.
+    type_changes: Vec<String>,
+}
+
+/// The instance type that needs the fewest changes of a pool; the cheapest of several.
+struct BestType<'a> {
+    /// Number of changes.
+    cost: usize,
+    /// On-demand price per hour.
+    price: MicroUsd,
+    kind: &'a InstanceType,
+    /// Keys of the requirements that the type does not meet, with its values.
+    broken: Vec<(LabelKey, LabelValue)>,
 }
 
 impl<'a> PoolCandidate<'a> {
@@ -63,10 +78,33 @@ impl<'a> PoolCandidate<'a> {
             }
             (!met).then(|| format!("remove the pod's requirement {key} {set}"))
         };
-        let wishes = shape.nodes.any_of.first().into_iter().flat_map(Requirements::iter);
-        changes.extend(wishes.filter_map(|(key, set)| of_pool(key.as_str(), set)));
+        let mut type_changes = Vec::new();
+        for (key, set) in shape.nodes.any_of.first().into_iter().flat_map(Requirements::iter) {
+            let Some(change) = of_pool(key.as_str(), set) else { continue };
+            let is_of_type = !set.is_empty() && report.is_of_type(key.as_str());
+            let list = if is_of_type { &mut type_changes } else { &mut changes };
+            list.push(change);
+        }
         let settings = NodeSettings::new(pool, class);
-        Self { pool, class, unplaced, shape, requirements, daemons, report, settings, changes }
+        Self {
+            pool,
+            class,
+            unplaced,
+            shape,
+            requirements,
+            daemons,
+            report,
+            settings,
+            changes,
+            type_changes,
+        }
+    }
+
+    /// Returns the necessary changes if the type stays.
+    pub(super) fn all_changes(self) -> Vec<String> {
+        let mut all = self.changes;
+        all.extend(self.type_changes);
+        all
     }
 
     /// Returns the resources of a node for pods other than those of DaemonSets.
@@ -100,16 +138,26 @@ impl<'a> PoolCandidate<'a> {
 
     /// Returns the change that lets the pool launch the best instance type, with its cost and price.
     pub(super) fn type_change(&self) -> Option<(usize, MicroUsd, String)> {
+        let BestType { cost, price, kind, broken } = self.best_type()?;
+        Some((cost, price, self.describe(kind, price, &broken)))
+    }
+
+    /// Returns the change of the pool's requirements that lets it launch the best instance type.
+    /// `None` if they allow this type.
+    pub(super) fn requirement_change(&self) -> Option<String> {
+        let BestType { price, kind, broken, .. } = self.best_type()?;
+        (!broken.is_empty()).then(|| self.describe(kind, price, &broken))
+    }
+
+    fn best_type(&self) -> Option<BestType<'a>> {
         let kinds = self.report.input.catalog.types.values().filter(|kind| !kind.bare_metal);
         let priced = kinds.filter_map(|kind| Some((self.price(kind)?, kind)));
         let change = |(price, kind): (MicroUsd, &'a InstanceType)| {
             let broken = self.unmet_requirements(kind);
             let cost = self.changes.len() + broken.len() + self.limits(kind).len();
-            (cost, price, kind, broken)
+            BestType { cost, price, kind, broken }
         };
-        let best = priced.map(change).min_by_key(|(cost, price, ..)| (*cost, *price));
-        let (cost, price, kind, broken) = best?;
-        Some((cost, price, self.describe(kind, price, &broken)))
+        priced.map(change).min_by_key(|best| (best.cost, best.price))
     }
 
     /// Returns the change that adds nodes of a group, with its cost and price. The type of a group is

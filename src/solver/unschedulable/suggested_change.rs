@@ -4,22 +4,23 @@
 //! should find the pod placed.
 
 use super::super::Input;
-use super::super::offer::{Offer, PoolRefusal, WithheldReason};
+use super::super::offer::{Offer, PoolRefusal, WithheldReason, pool_requirements};
 use super::super::rescue::RescueContext;
 use super::super::reserved_pools::{is_reserved_only, reservation_gap};
 use super::pool_candidate::PoolCandidate;
+use super::raised_limits::LimitNeed;
 use super::{
-    OfferObstacle, RejectedOffer, UnschedulableReport, contradiction_remedy, format_amount,
-    format_in_one_unit, obstacles, pod_rules,
+    OfferObstacle, RejectedOffer, UnschedulableReport, contradiction_remedy, format_in_one_unit,
+    obstacles, pod_rules,
 };
 use crate::demand::PodShape;
 use crate::model::desired::{EfaInterfaces, Generation, Pool};
 use crate::model::ids::{InstanceTypeName, LabelValue, PoolName};
 use crate::model::reason::Relaxed;
-use crate::model::requirement::key;
+use crate::model::requirement::{is_well_known, key};
 use crate::model::similar_name::nearest;
 use crate::model::storage::is_attach_resource;
-use crate::model::units::{Bytes, MicroUsd, Resources};
+use crate::model::units::{MicroUsd, Resources};
 
 /// Command that writes the pools of a cluster to a file.
 pub const EXPORT_POOLS: &str = "kubectl get nodepools,ec2nodeclasses --output yaml >pools.yaml";
@@ -46,7 +47,7 @@ impl UnplacedPods<'_> {
     }
 
     /// Returns the price per hour of these nodes.
-    fn nodes_price(&self, room: &Resources, price: MicroUsd) -> MicroUsd {
+    pub(super) fn nodes_price(&self, room: &Resources, price: MicroUsd) -> MicroUsd {
         MicroUsd(price.0.saturating_mul(self.nodes_needed(room)))
     }
 
@@ -68,21 +69,32 @@ impl UnplacedPods<'_> {
 }
 
 impl UnschedulableReport<'_> {
-    /// Returns a description of the smallest change that would make the pods schedulable.
+    /// Returns a description of the smallest change that would make the pods schedulable, and the
+    /// nodes that only limits of a pool forbid.
     pub(super) fn suggested_change(
         &self,
         unplaced: &UnplacedPods,
         rejected: &[RejectedOffer],
         context: &mut RescueContext,
+    ) -> (Option<String>, Option<LimitNeed>) {
+        match self.limit_remedy(unplaced, rejected, context) {
+            Some((remedy, need)) => (Some(remedy), need),
+            None => (self.change_besides_limits(unplaced, rejected, context), None),
+        }
+    }
+
+    /// Returns the change for pods that more than limits blocks.
+    fn change_besides_limits(
+        &self,
+        unplaced: &UnplacedPods,
+        rejected: &[RejectedOffer],
+        context: &RescueContext,
     ) -> Option<String> {
         let shape = unplaced.shape;
         if self.input.desired.pools.is_empty() {
             return Some(format!(
                 "declare a NodePool: the repository has none; `{EXPORT_POOLS}` exports those of a cluster"
             ));
-        }
-        if let Some(remedy) = self.limit_remedy(unplaced, rejected, context) {
-            return Some(remedy);
         }
         if shape.nodes.any_of.is_empty() {
             return Some(no_node_remedy(shape));
@@ -96,26 +108,131 @@ impl UnschedulableReport<'_> {
         let Some(best) = by_cost else {
             return Some(self.suggested_type(unplaced));
         };
+        self.change_for_offer(unplaced, best, context)
+    }
+
+    /// Returns the changes that let the pods run on nodes of an offer, with their price.
+    fn change_for_offer(
+        &self,
+        unplaced: &UnplacedPods,
+        best: &RejectedOffer,
+        context: &RescueContext,
+    ) -> Option<String> {
+        let shape = unplaced.shape;
         let RejectedOffer { at, offer, obstacle: last, hidden } = best;
         let all = obstacles(shape, offer);
         if let (OfferObstacle::Rule(reason), true) = (last, all.is_empty()) {
             return pod_rules::explain_rule(shape, &offer.node.labels, reason).remedy;
         }
         let last = if all.is_empty() { Some(last) } else { hidden.as_ref() };
+        let (node, needed) = (&offer.node, unplaced.nodes_needed(&offer.room));
         let remedy = |obstacle: &OfferObstacle| match (obstacle, at) {
             (OfferObstacle::Limit, Some(at)) => {
-                Some(self.raised_limit(unplaced, offer, *at, context))
+                let lacking = context.limit_shortfall(&[(*at, needed)]);
+                Some(self.raised_limit(&node.pool, &lacking))
             }
-            (OfferObstacle::Label { key, values: Some(values), .. }, _) => self
-                .corrected_value(key, values, &offer.node.pool)
+            (OfferObstacle::Label { .. }, _) => self
+                .corrected_label(obstacle, &node.pool)
+                .or_else(|| self.image_remedy(obstacle, &node.pool))
                 .or_else(|| obstacle_remedy(shape, offer, obstacle)),
-            (OfferObstacle::StaticPool, _) => Some(self.static_pool_remedy(&offer.node.pool)),
+            (OfferObstacle::StaticPool, _) => Some(self.static_pool_remedy(&node.pool)),
             _ => obstacle_remedy(shape, offer, obstacle),
         };
-        let changes: Option<Vec<String>> = all.iter().chain(last).map(remedy).collect();
-        let node = &offer.node;
+        let chosen: Vec<&OfferObstacle> = all.iter().chain(last).collect();
         let nodes = unplaced.nodes_text(&offer.room, &node.instance_type, node.price);
-        Some(format!("{}: {nodes}", changes?.join(", and ")))
+        let of_instance: Vec<(&str, &str)> = chosen
+            .iter()
+            .filter_map(|obstacle| self.instance_label(obstacle, &node.pool))
+            .collect();
+        let text = |changes: Option<Vec<String>>| Some(changes?.join(", and "));
+        let changes = || text(chosen.iter().copied().map(&remedy).collect());
+        if of_instance.is_empty() {
+            return Some(format!("{}: {nodes}", changes()?));
+        }
+        // The price is that of a node without these labels.
+        let is_of_type = of_instance.iter().all(|(key, _)| self.is_of_type(key));
+        let named = if is_of_type && hidden.is_none() && at.is_some() {
+            self.named_type(unplaced, &node.pool)
+        } else {
+            None
+        };
+        let Some(named) = named else {
+            let plural = if of_instance.len() > 1 { "s" } else { "" };
+            return Some(format!("{}: {nodes} without the requirement{plural}", changes()?));
+        };
+        let removal = |obstacle: &OfferObstacle| match self.instance_label(obstacle, &node.pool) {
+            Some((key, asked)) => Some(format!("remove the requirement {key} {asked}")),
+            None => remedy(obstacle),
+        };
+        let without = text(chosen.iter().copied().map(removal).collect())?;
+        Some(format!("{named}; or {without}: {nodes}"))
+    }
+
+    /// Returns key and values of a requirement for a property of instances. Nodes with the property
+    /// have another price than nodes of the offer. Corrections of the pod are no such requirement.
+    fn instance_label<'o>(
+        &self,
+        obstacle: &'o OfferObstacle,
+        pool: &PoolName,
+    ) -> Option<(&'o str, &'o str)> {
+        let OfferObstacle::Label { key, asked, .. } = obstacle else { return None };
+        let is_of_pool = [key::NODEPOOL, key::PROVISIONER].contains(&key.as_str());
+        let is_of_instance = is_well_known(key) && !is_of_pool;
+        let is_corrected = || self.corrected_label(obstacle, pool).is_some();
+        (is_of_instance && !is_corrected()).then_some((key.as_str(), asked.as_str()))
+    }
+
+    /// Returns true for a label that the instance type decides.
+    pub(super) fn is_of_type(&self, label: &str) -> bool {
+        let mut kinds = self.input.catalog.types.values();
+        label != key::OS && kinds.any(|kind| kind.labels.contains_key(label))
+    }
+
+    /// Returns the edits of the pool for the cheapest type with the labels that the pod asks for.
+    fn named_type(&self, unplaced: &UnplacedPods, name: &PoolName) -> Option<String> {
+        let desired = self.input.desired;
+        let pool = desired.pools.get(name)?;
+        let class = desired.class_of(pool)?;
+        if desired.node_groups.contains_key(name) {
+            return None;
+        }
+        PoolCandidate::new(self, pool, class, unplaced).requirement_change()
+    }
+
+    /// Returns the advice for pods that ask for another operating system: the image of the nodes
+    /// decides it.
+    fn image_remedy(&self, obstacle: &OfferObstacle, name: &PoolName) -> Option<String> {
+        let OfferObstacle::Label { key, asked, values } = obstacle else { return None };
+        if ![key::OS, key::WINDOWS_BUILD].contains(&key.as_str()) {
+            return None;
+        }
+        let desired = self.input.desired;
+        let pool = desired.pools.get(name)?;
+        let class = desired.class_of(pool)?;
+        let owner = match pool.generation {
+            Generation::Eksctl => self.pool_text(name),
+            Generation::V1alpha5 | Generation::V1beta1 | Generation::V1 => {
+                format!("{} {} ({})", pool.generation.class_kind(), class.name, class.origin)
+            }
+        };
+        let image = format!("choose an amiFamily or image alias with {key} {asked} in {owner}");
+        let requirements = pool_requirements(pool);
+        let is_excluded = requirements
+            .get(key)
+            .zip(values.as_ref())
+            .is_some_and(|(set, values)| !values.iter().any(|value| set.contains(Some(value))));
+        let change = if is_excluded {
+            format!("let pool {name} make nodes with {key} {asked}, and {image}")
+        } else {
+            image
+        };
+        Some(format!("{change}, or remove the requirement"))
+    }
+
+    /// Returns the correction of a pod; see [`Self::corrected_value`].
+    fn corrected_label(&self, obstacle: &OfferObstacle, pool: &PoolName) -> Option<String> {
+        let OfferObstacle::Label { key, values: Some(values), .. } = obstacle else { return None };
+        self.corrected_value(key, values, pool)
     }
 
     /// Returns the correction of a pod that asks for the name of another pool, or for zones that the
@@ -153,75 +270,6 @@ impl UnschedulableReport<'_> {
                 Some(format!("name a zone of the cluster in {label}: there is none of {values}"))
             }
         }
-    }
-
-    /// Returns the remedy if only the limits of its pool block an offer.
-    fn limit_remedy(
-        &self,
-        unplaced: &UnplacedPods,
-        rejected: &[RejectedOffer],
-        context: &mut RescueContext,
-    ) -> Option<String> {
-        let for_now =
-            rejected.iter().find(|r| matches!(r.obstacle, OfferObstacle::LimitUntilApplied));
-        if let Some(RejectedOffer { offer, .. }) = for_now {
-            let node = &offer.node;
-            return Some(format!(
-                "plan again once this plan is applied: the retired nodes leave room for one {} \
-                 within the limits of pool {}",
-                node.instance_type, node.pool
-            ));
-        }
-        let limited = rejected.iter().filter(|r| matches!(r.obstacle, OfferObstacle::Limit));
-        let price = |r: &&RejectedOffer| unplaced.nodes_price(&r.offer.room, r.offer.node.price);
-        let limited = limited.min_by_key(price)?;
-        let (offer, at) = (limited.offer, limited.at?);
-        let node = &offer.node;
-        if let Some(pods) = self.occupants.names(&node.pool, unplaced.workload) {
-            // A higher limit alone may be used up by the same pods.
-            let pool = self.pool_text(&node.pool);
-            let nominate = ", nominate pods (spec.controller.steer)";
-            let nominate = if self.input.settings.steer { "" } else { nominate };
-            return Some(format!(
-                "keep the pods of {pods} off {pool} by a taint or node affinity{nominate}, or \
-                 raise its limits for all of them"
-            ));
-        }
-        let mut changes = vec![self.raised_limit(unplaced, offer, at, context)];
-        // The limits are checked before the rules between pods, so they may hide one.
-        let rule = context.refusal(unplaced.index, at).into_iter().next();
-        let remedy = |reason| pod_rules::explain_rule(unplaced.shape, &node.labels, &reason).remedy;
-        changes.extend(rule.and_then(remedy));
-        let nodes = unplaced.nodes_text(&offer.room, &node.instance_type, node.price);
-        Some(format!("{}: {nodes}", changes.join(", and ")))
-    }
-
-    /// Returns the advice to raise the limits of the offer's pool, with the missing amounts.
-    fn raised_limit(
-        &self,
-        unplaced: &UnplacedPods,
-        offer: &Offer,
-        at: usize,
-        context: &RescueContext,
-    ) -> String {
-        let name = &offer.node.pool;
-        let lacking = context.limit_shortfall(at, unplaced.nodes_needed(&offer.room));
-        let nodes = lacking.iter().find(|(resource, _)| resource == "nodes").map(|(_, n)| *n);
-        let pool = self.pool_text(name);
-        if let (Some(group), Some(by)) = (self.input.desired.node_groups.get(name), nodes) {
-            let now = self.pool_limits(name).nodes.map(i64::from).unwrap_or_default();
-            let least = now.saturating_add(by);
-            return if i64::from(group.max) >= least {
-                format!(
-                    "raise the maximum of the Auto Scaling group of {pool} from {now} to {least}"
-                )
-            } else {
-                format!("raise maxSize of {pool} from {now} to {least}")
-            };
-        }
-        let amounts = lacking.iter().map(|(name, n)| limit_text(name, *n));
-        let amounts: Vec<String> = amounts.collect();
-        format!("raise the limits of {pool} by {}", amounts.join(", "))
     }
 
     /// Returns the advice to enlarge a pool with a fixed number of nodes.
@@ -338,7 +386,7 @@ impl UnschedulableReport<'_> {
         let desired = self.input.desired;
         let besides = desired.pools.values().filter_map(|pool| {
             let class = desired.node_classes.get(pool.node_class.as_ref()?)?;
-            Some(PoolCandidate::new(self, pool, class, unplaced).changes)
+            Some(PoolCandidate::new(self, pool, class, unplaced).all_changes())
         });
         match besides.min_by_key(Vec::len) {
             Some(changes) if !changes.is_empty() => {
@@ -388,18 +436,7 @@ impl UnschedulableReport<'_> {
 const EFA: &str = "vpc.amazonaws.com/efa";
 
 /// Name of the resource that the root volume provides.
-const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
-
-/// Returns an amount of a limit, rounded up to whole cores and gibibytes.
-pub(super) fn limit_text(name: &str, amount: i64) -> String {
-    let unit = match name {
-        "cpu" => 1_000,
-        "memory" | EPHEMERAL_STORAGE => Bytes::GIB,
-        _ => 1,
-    };
-    let units = amount.div_euclid(unit) + i64::from(amount.rem_euclid(unit) > 0);
-    format!("{name} {}", format_amount(name, units.saturating_mul(unit)))
-}
+pub(super) const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 
 fn is_rule(obstacle: &OfferObstacle) -> bool {
     matches!(obstacle, OfferObstacle::Rule(_) | OfferObstacle::LeftOver)
