@@ -412,7 +412,9 @@ fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
         model: &model,
         groups,
         offers: &offers.list,
+        admission: &admission,
         existing: &existing,
+        budgets: &budgets,
         outcome: &outcome,
         settings: &input.settings,
     };

@@ -136,7 +136,8 @@ pub enum LaunchReason {
     /// Pods do not fit on existing nodes.
     #[serde(rename = "demand")]
     Demand {
-        /// Number of pods planned for the node, by workload.
+        /// Number of pods planned for the node, by workload. Pods that move from removed nodes of
+        /// its batch do not count.
         pods: BTreeMap<String, u32>,
     },
     /// The node takes over the pods of more expensive nodes.
@@ -178,11 +179,12 @@ pub enum RetireReason {
     /// The pods of the node fit on other nodes, or on cheaper replacements.
     #[serde(rename = "underutilized")]
     Underutilized {
-        /// Saving of the batch per hour, minus the price of replacements.
+        /// Saving of the batch per hour, minus the price of replacements. 0 if it is unknown,
+        /// because the batch also makes room for more pods.
         saves_hourly: MicroUsd,
         /// Number of running pods that the batch moves.
         moves: u32,
-        /// Hours until the saving pays for the moves.
+        /// Hours until the saving pays for the moves. 0 without a saving.
         payback_hours: u32,
     },
     /// The pool has a fixed number of nodes (`replicas`), and more exist.
@@ -255,11 +257,15 @@ impl RetireReason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind")]
 pub enum KeepReason {
-    /// The pods of the node need it, and no cheaper node has room for them.
+    /// The pods of the node need it, and no cheaper replacement was found.
     #[serde(rename = "needed")]
     Needed {
         /// Number of pods planned on the node.
         pods: u32,
+        /// True if a disruption budget of the pool bounds how many of its nodes go at a time: a
+        /// change of more nodes may be cheaper.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        within_budget: bool,
     },
     /// Without the node, more pods would stay pending if all pods were created again.
     #[serde(rename = "needed-for-rescheduling")]

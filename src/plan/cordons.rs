@@ -167,7 +167,7 @@ mod tests {
             (
                 "retained member of a managed group",
                 true,
-                Some(KeepReason::Needed { pods: 1 }),
+                Some(KeepReason::Needed { pods: 1, within_budget: false }),
                 true,
             ),
             ("retired member of a managed group", true, None, true),

@@ -231,6 +231,8 @@ pub(super) fn steering_text(plan: &Plan, without: &Unsteered) -> String {
     let pods = amount::count(*pending, "pod");
     let help = match nodes {
         0 => "no further node would hold all of them".to_owned(),
+        // The planned nodes suit nominations. A plan without nominations has other nodes.
+        more if more > pending => "a plan without --steer would have room for them".to_owned(),
         more => format!(
             "{} for {} would hold them. A plan without --steer may cost less than this sum",
             amount::count(*more, "more node"),

@@ -10,7 +10,7 @@ use jiff::SignedDuration;
 
 use super::amount::{count, hourly, list, span};
 use super::row::{PlanRow, Symbol, rows};
-use crate::model::ids::{InstanceId, WorkloadKey};
+use crate::model::ids::InstanceId;
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{
     BlockReason, Change, Condition, Decider, KeepReason, LaunchReason, Reason, Rejection,
@@ -36,12 +36,16 @@ pub(super) fn reason(reason: &Reason) -> String {
 pub(crate) fn plan_reason(plan: &Plan) -> Option<String> {
     let rows = rows(plan);
     let changes = rows.iter().filter(|row| row.symbol.is_change());
-    let (growth, further): (Vec<_>, Vec<&PlanRow<'_>>) = changes.partition(|row| is_growth(row));
-    let mut pods: BTreeMap<&WorkloadKey, u32> = BTreeMap::new();
-    for explain in growth.iter().filter_map(|row: &&PlanRow<'_>| row.explain) {
-        for (workload, more) in &explain.pods {
+    let mut pods: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut further: Vec<&PlanRow<'_>> = Vec::new();
+    for row in changes {
+        let added = pods_without_node(row);
+        if added.is_empty() {
+            further.push(row);
+        }
+        for (workload, more) in added {
             let sum = pods.entry(workload).or_default();
-            *sum = sum.saturating_add(*more);
+            *sum = sum.saturating_add(more);
         }
     }
     let growth = (!pods.is_empty()).then(|| no_room(&pods));
@@ -57,12 +61,17 @@ pub(crate) fn plan_reason(plan: &Plan) -> Option<String> {
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
-/// Returns whether a node is launched for pods that no removed node ran.
-fn is_growth(row: &PlanRow<'_>) -> bool {
-    let Some(explain) = row.explain.filter(|_| row.symbol == Symbol::Launch) else { return false };
-    let is_demand =
-        matches!(explain.reason, Reason::Launch { because: LaunchReason::Demand { .. } });
-    is_demand || (row.added > 0 && row.added == total(&explain.pods))
+/// Returns the pods for which a row launches a node, if it removes none and no removed node ran
+/// them.
+fn pods_without_node<'a>(row: &PlanRow<'a>) -> Vec<(&'a str, u32)> {
+    let Some(explain) = row.explain.filter(|_| row.symbol == Symbol::Launch) else {
+        return Vec::new();
+    };
+    if let Reason::Launch { because: LaunchReason::Demand { pods } } = &explain.reason {
+        return pods.iter().map(|(workload, count)| (workload.as_str(), *count)).collect();
+    }
+    let all = explain.pods.iter().map(|(workload, count)| (workload.as_str(), *count));
+    if row.added > 0 && row.added == total(&explain.pods) { all.collect() } else { Vec::new() }
 }
 
 /// Returns the reason of a row, with what it shares with the other rows of its batch, and when its
@@ -88,6 +97,11 @@ fn is_without_node(row: &PlanRow<'_>) -> bool {
 
 fn shared_reason(row: &PlanRow<'_>) -> String {
     let Some(explain) = row.explain else { return String::new() };
+    if let Reason::Launch { because: LaunchReason::Demand { pods } } = &explain.reason {
+        // Only nodes of a batch take pods of removed nodes.
+        let planned = if explain.group.is_some() { total(&explain.pods) } else { total(pods) };
+        return demand(pods, planned);
+    }
     let Reason::Launch { because: LaunchReason::Consolidation { saves_hourly, moves } } =
         &explain.reason
     else {
@@ -128,9 +142,21 @@ fn no_room<K: Ord + Display>(pods: &BTreeMap<K, u32>) -> String {
     format!("{} {verb} no room: {}", count(total, "pod"), workloads(pods, WORKLOADS_MAX))
 }
 
+/// Returns the reason of a node for pods without room. `planned` is the number of all its pods.
+fn demand(pods: &BTreeMap<String, u32>, planned: u32) -> String {
+    let moved = planned.saturating_sub(total(pods));
+    match (pods.is_empty(), moved) {
+        (false, 0) => no_room(pods),
+        (false, moved) => {
+            format!("{}; it also takes {} of removed nodes", no_room(pods), count(moved, "pod"))
+        }
+        (true, moved) => format!("takes {} of removed nodes", count(moved, "pod")),
+    }
+}
+
 fn launch(reason: &LaunchReason) -> String {
     match reason {
-        LaunchReason::Demand { pods } => no_room(pods),
+        LaunchReason::Demand { pods } => demand(pods, total(pods)),
         LaunchReason::Consolidation { saves_hourly, moves } => {
             let dearer = if saves_hourly.0 > 0 { "more expensive nodes" } else { "removed nodes" };
             let saves = saving(*saves_hourly);
@@ -174,6 +200,14 @@ pub(super) fn retire(reason: &RetireReason) -> String {
         RetireReason::Empty { saves_hourly } => {
             format!("no pods left but those of DaemonSets: {}", saving(*saves_hourly))
         }
+        // The batch also makes room for more pods, so that the saving of the removal is unknown.
+        RetireReason::Underutilized { saves_hourly: MicroUsd(..=0), moves: 0, .. } => {
+            "no planned pod needs it; pods that still run there are evicted".to_owned()
+        }
+        RetireReason::Underutilized { saves_hourly: MicroUsd(..=0), moves, .. } => {
+            let moves = count(*moves, "pod");
+            format!("its pods move to nodes that new pods need as well: moves {moves}")
+        }
         RetireReason::Underutilized { saves_hourly, moves: 0, payback_hours: _ } => format!(
             "no planned pod needs it: {}; pods that still run there are evicted",
             saving(*saves_hourly)
@@ -200,12 +234,14 @@ pub(super) fn retire(reason: &RetireReason) -> String {
 
 fn keep(reason: &KeepReason) -> String {
     match reason {
-        KeepReason::Needed { pods: 0 } => {
+        KeepReason::Needed { pods: 0, within_budget: _ } => {
             "no planned pod needs it, and no removal was found that leaves every pod a node"
                 .to_owned()
         }
-        KeepReason::Needed { pods } => {
-            format!("needed by {}, and no cheaper node may replace it", count(*pods, "pod"))
+        KeepReason::Needed { pods, within_budget } => {
+            let bound =
+                if *within_budget { " within the disruption budget of its pool" } else { "" };
+            format!("needed by {}; no cheaper replacement was found{bound}", count(*pods, "pod"))
         }
         KeepReason::NeededForRescheduling { pods } => format!(
             "needed by {}: without it, more pods would stay pending if all were created again",
@@ -359,6 +395,15 @@ mod tests {
     use crate::model::units::MicroUsd;
 
     #[test]
+    fn pods_of_removed_nodes_do_not_count_as_pods_without_room() {
+        let pods = BTreeMap::from([("web/a".to_owned(), 2)]);
+        assert_eq!(demand(&pods, 2), "2 pods have no room: web/a x2");
+        let mixed = "2 pods have no room: web/a x2; it also takes 1 pod of removed nodes";
+        assert_eq!(demand(&pods, 3), mixed);
+        assert_eq!(demand(&BTreeMap::new(), 1), "takes 1 pod of removed nodes");
+    }
+
+    #[test]
     fn reasons_include_their_numbers() {
         let saves_hourly = MicroUsd(96_000);
         let pods = BTreeMap::from([("web/a".into(), 1), ("web/b".into(), 3), ("x/c".into(), 1)]);
@@ -383,6 +428,31 @@ mod tests {
             (
                 retire(&RetireReason::Underutilized { saves_hourly, moves: 0, payback_hours: 0 }),
                 "no planned pod needs it: saves $0.0960/h; pods that still run there are evicted",
+            ),
+            (
+                retire(&RetireReason::Underutilized {
+                    saves_hourly: MicroUsd::ZERO,
+                    moves: 1,
+                    payback_hours: 0,
+                }),
+                "its pods move to nodes that new pods need as well: moves 1 pod",
+            ),
+            (
+                retire(&RetireReason::Underutilized {
+                    saves_hourly: MicroUsd::ZERO,
+                    moves: 0,
+                    payback_hours: 0,
+                }),
+                "no planned pod needs it; pods that still run there are evicted",
+            ),
+            (
+                keep(&KeepReason::Needed { pods: 1, within_budget: false }),
+                "needed by 1 pod; no cheaper replacement was found",
+            ),
+            (
+                keep(&KeepReason::Needed { pods: 44, within_budget: true }),
+                "needed by 44 pods; no cheaper replacement was found within the disruption budget \
+                 of its pool",
             ),
             (
                 keep(&KeepReason::NotWorthMoving {

@@ -36,7 +36,7 @@ fn concise_view_is_header_and_table() {
       -    ec2_instance.batch["1"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods move to other nodes; its saving is part of ec2_instance.batch["0"]
       -    ec2_instance.web["2"]    m5.large               eu-west-1a  on-demand     0            0.1070  no pods left but those of DaemonSets: saves $0.1070/h
       +/-  ec2_instance.web["1"]    m5.xlarge -> m5.large  eu-west-1a  on-demand     4  0.2140 -> 0.1070  takes the pods of more expensive nodes: saves $0.1070/h, moves 4 pods
-      ~    ec2_instance.web["4"]    m5.large               eu-west-1a  on-demand     6            0.1070  needed by 6 pods, and no cheaper node may replace it
+      ~    ec2_instance.web["4"]    m5.large               eu-west-1a  on-demand     6            0.1070  needed by 6 pods; no cheaper replacement was found
       +    ec2_instance.batch["2"]  c5.xlarge              eu-west-1a  on-demand     5            0.2070  takes the pods of more expensive nodes; its saving is part of ec2_instance.batch["0"]
       +    ec2_instance.web["9"]    m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
       +    ec2_instance.web["10"]   m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6

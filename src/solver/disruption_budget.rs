@@ -157,6 +157,18 @@ impl DisruptionBudgets {
         self.of_node.is_empty()
     }
 
+    /// Returns the nodes with a budget that does not allow the removal of all nodes it limits.
+    pub(super) fn bounded_nodes(&self) -> BTreeSet<&NodeName> {
+        let mut limited = vec![0_usize; self.left.len()];
+        for at in self.of_node.values().flatten() {
+            limited[*at] += 1;
+        }
+        let is_bounded = |(_, budgets): &(&NodeName, &Vec<usize>)| {
+            budgets.iter().any(|at| self.left[*at] < limited[*at])
+        };
+        self.of_node.iter().filter(is_bounded).map(|(name, _)| name).collect()
+    }
+
     /// Returns the budgets after the removal of these nodes, which are not drifted.
     pub(super) fn after_removing<'n>(&self, removed: impl Iterator<Item = &'n NodeName>) -> Self {
         let mut remaining = self.clone();

@@ -41,6 +41,17 @@ pub(super) struct ReplacementInput<'a> {
     pub launches: &'a [Launch],
 }
 
+impl ReplacementBatches {
+    /// Returns the removed nodes of each batch.
+    pub(super) fn nodes(&self) -> Vec<Vec<usize>> {
+        let mut nodes = vec![Vec::new(); self.batches.len()];
+        for (node, batch) in &self.by_node {
+            nodes[*batch].push(*node);
+        }
+        nodes
+    }
+}
+
 impl ReplacementInput<'_> {
     /// Joins every removed node with the launches that receive pods of its workloads.
     pub(super) fn batches(&self) -> ReplacementBatches {
@@ -79,19 +90,23 @@ impl ReplacementInput<'_> {
                 batch.mandatory = Some((node.name.clone(), reason.clone()));
             }
         }
-        for (index, batch) in batches.batches.iter_mut().enumerate() {
-            let of = |(node, of): (&usize, &usize)| (*of == index).then_some(*node);
-            let nodes: Vec<usize> = batches.by_node.iter().filter_map(of).collect();
+        let nodes = batches.nodes();
+        for (batch, nodes) in batches.batches.iter_mut().zip(nodes) {
             batch.moves = self.moved_pods(&nodes);
         }
         batches
     }
 
-    /// Returns how many running pods move if these nodes are removed: pods that are still planned
-    /// and do not stay on retained nodes, or that their controller may not delete.
+    /// Returns how many running pods move if these nodes are removed.
     pub(super) fn moved_pods(&self, nodes: &[usize]) -> u32 {
+        self.moved_by_group(nodes).values().sum()
+    }
+
+    /// Returns how many running pods of each group move if these nodes are removed: pods that are
+    /// still planned and do not stay on retained nodes, or that their controller may not delete.
+    pub(super) fn moved_by_group(&self, nodes: &[usize]) -> BTreeMap<usize, u32> {
         let names: Vec<&NodeName> = nodes.iter().map(|node| &self.existing[*node].name).collect();
-        let of_group = |(index, group): (usize, &PodGroup)| -> u32 {
+        let of_group = |(index, group): (usize, &PodGroup)| -> (usize, u32) {
             let here: u32 = names.iter().filter_map(|name| group.running.get(*name)).sum();
             let nodes = self.placements.get(&index).into_iter().flatten();
             let stays = nodes.map(|(node_ref, count)| match node_ref {
@@ -102,9 +117,9 @@ impl ReplacementInput<'_> {
             });
             let moved = here.min(group.counts.planned.saturating_sub(stays.sum()));
             let may_stay: u32 = names.iter().map(|name| group.may_stay_on(name)).sum();
-            (moved + may_stay).min(group.counts.planned)
+            (index, (moved + may_stay).min(group.counts.planned))
         };
-        self.groups.iter().enumerate().map(of_group).sum()
+        self.groups.iter().enumerate().map(of_group).collect()
     }
 
     fn removed_nodes(&self) -> impl Iterator<Item = (usize, &ExistingNode)> {

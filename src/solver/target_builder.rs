@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::alternatives::AlternativeCandidates;
-
+use super::disruption_budget::DisruptionBudgets;
 use super::existing_node::ExistingNode;
 use super::greedy_packing::PackedNode;
 use super::layout::PodsByClass;
 use super::limits::RemainingLimits;
 use super::node_disposition::NodeDisposition;
 use super::offer::Offer;
+use super::offer_admission::OfferAdmission;
 use super::packing_model::{OfferClass, PackingModel, ResourceVector};
 use super::problem::Placements;
 use super::replacement::{ReplacementBatch, ReplacementBatches, ReplacementInput};
@@ -20,7 +21,7 @@ use super::target_fleet::{Launch, NewNode, NodeRef, Retire};
 use super::topology::TiedKeys;
 use super::{Input, Settings, alternatives, auto_scaling_groups, min_values};
 use crate::demand::PodGroup;
-use crate::model::ids::{LabelKey, NodeName, PoolName, workload_key};
+use crate::model::ids::{InstanceTypeName, LabelKey, NodeName, PoolName, workload_key};
 use crate::model::reason::{BlockReason, KeepReason, LaunchReason, Rejection, RetireReason};
 use crate::model::units::MicroUsd;
 
@@ -30,7 +31,9 @@ pub(super) struct TargetBuilder<'a> {
     pub model: &'a PackingModel,
     pub groups: &'a [PodGroup],
     pub offers: &'a [Offer],
+    pub admission: &'a OfferAdmission<'a>,
     pub existing: &'a [ExistingNode],
+    pub budgets: &'a DisruptionBudgets,
     pub outcome: &'a SolvedFleet,
     pub settings: &'a Settings,
 }
@@ -43,6 +46,14 @@ struct NodeOptions<'a> {
     no_cheaper: Vec<usize>,
     /// Instance types that are rejected for another reason than their price.
     rejected: Vec<Rejection>,
+}
+
+/// Instance types no offering of which holds the pods of a node.
+struct UnfitTypes<'a> {
+    /// Types whose offerings are too small, as far as the rules of the pods allow them.
+    too_small: BTreeSet<&'a InstanceTypeName>,
+    /// Types of which the rules of the pods allow no offering.
+    not_allowed: BTreeSet<&'a InstanceTypeName>,
 }
 
 /// Placements of each group, and its unschedulable pods.
@@ -118,8 +129,7 @@ impl TargetBuilder<'_> {
     ) -> NodeOptions<'_> {
         let selected = &self.model.offer_classes[node.offer_class];
         let (mut candidates, mut no_cheaper) = (Vec::new(), Vec::new());
-        let (mut too_small, mut too_tight) = (BTreeSet::new(), BTreeSet::new());
-        let mut used_up = BTreeSet::new();
+        let (mut too_tight, mut used_up) = (BTreeSet::new(), BTreeSet::new());
         let requested = self.total_requests(node);
         for (index, offer_class) in self.model.offer_classes.iter().enumerate() {
             if offer_class.pool != selected.pool {
@@ -127,7 +137,6 @@ impl TargetBuilder<'_> {
             }
             let kind = &self.offers[offer_class.offers[0]].node.instance_type;
             if !holds(offer_class, node, &requested) {
-                too_small.insert(kind);
                 continue;
             }
             if offer_class.is_reserved {
@@ -149,6 +158,7 @@ impl TargetBuilder<'_> {
         }
         candidates
             .sort_by_key(|offer| (offer.node.price, &offer.node.instance_type, &offer.node.zone));
+        let UnfitTypes { too_small, not_allowed } = self.unfit_types(node, &requested);
         let rejected = [
             (
                 "too-tight",
@@ -156,6 +166,7 @@ impl TargetBuilder<'_> {
                 too_tight,
             ),
             ("too-small", "cannot hold these pods on one node", too_small),
+            ("not-allowed", "rules of these pods exclude them", not_allowed),
             ("reservation-full", "of a capacity reservation, which this plan uses up", used_up),
         ];
         let rejected = rejected.into_iter().filter(|(.., types)| !types.is_empty());
@@ -165,6 +176,34 @@ impl TargetBuilder<'_> {
             count: u32::try_from(types.len()).unwrap_or(u32::MAX),
         });
         NodeOptions { candidates, no_cheaper, rejected: rejected.collect() }
+    }
+
+    /// Returns the instance types of the pool of which no offering holds the pods of `node`.
+    fn unfit_types(&self, node: &PackedNode, requested: &[i64]) -> UnfitTypes<'_> {
+        let selected = &self.model.offer_classes[node.offer_class];
+        let kind = |class: &OfferClass| &self.offers[class.offers[0]].node.instance_type;
+        let mut fitting = BTreeSet::from([kind(selected)]);
+        let (mut too_small, mut not_allowed) = (BTreeSet::new(), BTreeSet::new());
+        let classes = self.model.offer_classes.iter().filter(|class| class.pool == selected.pool);
+        for class in classes {
+            let types = match (self.allows(class, node), has_room(class, requested)) {
+                (true, true) => &mut fitting,
+                (true, false) => &mut too_small,
+                (false, _) => &mut not_allowed,
+            };
+            types.insert(kind(class));
+        }
+        not_allowed.retain(|kind| !fitting.contains(kind) && !too_small.contains(kind));
+        too_small.retain(|kind| !fitting.contains(kind));
+        UnfitTypes { too_small, not_allowed }
+    }
+
+    /// Returns true if node selectors, node affinity and tolerations of all pods of `node` admit
+    /// them to nodes of this offer class.
+    fn allows(&self, offer_class: &OfferClass, node: &PackedNode) -> bool {
+        let offer = offer_class.offers[0];
+        let mut groups = node.pods.keys().flat_map(|class| self.model.classes[*class].groups());
+        groups.all(|group| self.admission.of_group(group)[offer])
     }
 
     /// Returns the instance types that `node` does not use, with the reasons. Its own type and those
@@ -256,17 +295,21 @@ impl TargetBuilder<'_> {
             only.saves = only.saves.max(self.outcome.baseline_price - layout.price - others);
         }
         let (occupied, limits) = (occupied_nodes(self.groups), self.limits());
+        let bounded = self.budgets.bounded_nodes();
         for (index, node) in self.existing.iter().enumerate() {
             if layout.retained[index] {
                 let pods = layout.pods_on[index].values().sum();
-                let keep = self.name_reached_limits(node, self.keep_reason(node, pods), &limits);
+                let within_budget = pods > 0 && bounded.contains(&node.name);
+                let keep = self.keep_reason(node, pods, within_budget);
+                let keep = self.name_reached_limits(node, keep, &limits);
                 keeps.insert(node.name.clone(), keep);
             } else {
                 let retire = self.retire(index, node, &batches, &changes, &occupied);
                 retires.insert(node.name.clone(), retire);
             }
         }
-        self.launch_reasons(placements, launches, &batches);
+        let moved = batches.nodes().iter().map(|nodes| changes.moved_by_group(nodes)).collect();
+        self.launch_reasons(placements, launches, &batches, moved);
         let Input { desired, observed, catalog, .. } = *self.input;
         auto_scaling_groups::assign_capacity_types(desired, observed, catalog, launches, &retires);
         (keeps, retires)
@@ -282,7 +325,10 @@ impl TargetBuilder<'_> {
         removed.map(|(_, (node, _))| node.price.unwrap_or_default()).sum()
     }
 
-    fn keep_reason(&self, node: &ExistingNode, pods: u32) -> KeepReason {
+    /// Returns why a node stays. `within_budget` is true if a disruption budget bounds how many
+    /// nodes of its pool are removed with it.
+    fn keep_reason(&self, node: &ExistingNode, pods: u32, within_budget: bool) -> KeepReason {
+        let needed = KeepReason::Needed { pods, within_budget };
         let blocked = |by: BlockReason| KeepReason::Blocked { by };
         let live = self.input.observed.nodes.get(&node.name);
         let is_draining = live.is_some_and(|live| live.grace_period_began_at().is_some());
@@ -292,7 +338,7 @@ impl TargetBuilder<'_> {
             NodeDisposition::Keep(KeepReason::Blocked { by: BlockReason::Unknown { .. } })
                 if pods > 0 && !is_draining =>
             {
-                KeepReason::Needed { pods }
+                KeepReason::Needed { pods, within_budget: false }
             }
             NodeDisposition::Keep(KeepReason::Blocked { by: BlockReason::BudgetZero })
                 if pods == 0 =>
@@ -307,6 +353,13 @@ impl TargetBuilder<'_> {
             // A budget for underutilized nodes blocks them only while they have pods.
             NodeDisposition::RemoveWhenEmpty(BlockReason::Budget) if pods > 0 => {
                 blocked(BlockReason::BudgetZero)
+            }
+            // The removal passed every check. The change that was declined is a different one, such as
+            // all moves of pods together.
+            NodeDisposition::Consolidatable | NodeDisposition::RemoveWhenEmpty(_)
+                if self.outcome.budget_blocked.contains(&node.name) =>
+            {
+                blocked(BlockReason::Budget)
             }
             NodeDisposition::Consolidatable | NodeDisposition::RemoveWhenEmpty(_) => {
                 match self.outcome.declined.get(&node.name) {
@@ -323,17 +376,14 @@ impl TargetBuilder<'_> {
                             nodes: *nodes,
                         }
                     }
-                    None if self.outcome.budget_blocked.contains(&node.name) => {
-                        blocked(BlockReason::Budget)
-                    }
                     // No planned pod needs the node, but pods of planned workloads still run there.
                     None if pods == 0 => match &node.disposition {
                         NodeDisposition::RemoveWhenEmpty(by) => blocked(by.clone()),
                         NodeDisposition::Consolidatable
                         | NodeDisposition::Keep(_)
-                        | NodeDisposition::Retire(_) => KeepReason::Needed { pods },
+                        | NodeDisposition::Retire(_) => needed,
                     },
-                    Some(_) | None => KeepReason::Needed { pods },
+                    Some(_) | None => needed,
                 }
             }
         }
@@ -358,20 +408,29 @@ impl TargetBuilder<'_> {
         let batch = batch_index.map(|batch| &batches.batches[batch]);
         let (saves_hourly, moves) = match batch {
             Some(batch) if batch.saves > MicroUsd::ZERO => (batch.saves, batch.moves),
-            Some(_) | None => (price, changes.moved_pods(&[index])),
+            // What the removal alone saves of a batch that also makes room for more pods is unknown.
+            Some(_) => (MicroUsd::ZERO, changes.moved_pods(&[index])),
+            None => (price, changes.moved_pods(&[index])),
         };
-        let payback_hours = self.settings.payback_hours(saves_hourly, moves);
+        let payback_hours = if saves_hourly > MicroUsd::ZERO {
+            self.settings.payback_hours(saves_hourly, moves)
+        } else {
+            0
+        };
         Retire {
             reason: RetireReason::Underutilized { saves_hourly, moves, payback_hours },
             batch: batch_index,
         }
     }
 
+    /// Sets the batch of each launch, and its reason unless it is fixed. `moved` has the moved pods
+    /// of each batch by group.
     fn launch_reasons(
         &self,
         placements: &PodPlacements,
         launches: &mut [Launch],
         batches: &ReplacementBatches,
+        mut moved: Vec<BTreeMap<usize, u32>>,
     ) {
         let pods_on_launch = pods_by_launch(&placements.by_group, launches.len());
         for (index, (launch, pods)) in launches.iter_mut().zip(pods_on_launch).enumerate() {
@@ -393,23 +452,48 @@ impl TargetBuilder<'_> {
                 // With more pods than before, the batch makes room at a lower price than adding
                 // nodes.
                 Some(_) | None => {
-                    let named =
-                        |(group, n): (usize, u32)| (workload_key(&self.groups[group].workload), n);
-                    LaunchReason::Demand { pods: pods.into_iter().map(named).collect() }
+                    let moved = match launch.batch {
+                        Some(batch) => moved.get_mut(batch),
+                        None => None,
+                    };
+                    LaunchReason::Demand { pods: self.pods_without_node(pods, moved) }
                 }
             };
         }
+    }
+
+    /// Returns the number of `pods` of each workload without those that ran on removed nodes, which
+    /// it takes from `moved`.
+    fn pods_without_node(
+        &self,
+        pods: Vec<(usize, u32)>,
+        mut moved: Option<&mut BTreeMap<usize, u32>>,
+    ) -> BTreeMap<String, u32> {
+        let mut named: BTreeMap<String, u32> = BTreeMap::new();
+        for (group, mut count) in pods {
+            if let Some(left) = moved.as_deref_mut().and_then(|moved| moved.get_mut(&group)) {
+                let taken = count.min(*left);
+                *left -= taken;
+                count -= taken;
+            }
+            if count > 0 {
+                *named.entry(workload_key(&self.groups[group].workload)).or_default() += count;
+            }
+        }
+        named
     }
 }
 
 /// Returns true if a node of this offer class has room for `requested` and admits the pods of
 /// `node`.
 fn holds(offer_class: &OfferClass, node: &PackedNode, requested: &[i64]) -> bool {
-    requested
-        .iter()
-        .zip(&offer_class.room)
-        .all(|(requested, room)| *requested <= 0 || requested <= room)
-        && node.pods.keys().all(|class| offer_class.admits[*class])
+    has_room(offer_class, requested) && node.pods.keys().all(|class| offer_class.admits[*class])
+}
+
+/// Returns true if a node of this offer class has room for `requested`.
+fn has_room(offer_class: &OfferClass, requested: &[i64]) -> bool {
+    let mut amounts = requested.iter().zip(&offer_class.room);
+    amounts.all(|(requested, room)| *requested <= 0 || requested <= room)
 }
 
 /// Returns for each launch the groups on it, each with its pod count.

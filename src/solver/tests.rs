@@ -9,6 +9,7 @@ mod stability;
 mod suggested_change;
 mod untagged;
 
+use crate::model::requirement::label;
 use crate::model::units::MicroUsd;
 use crate::testing::Scenario;
 
@@ -46,6 +47,28 @@ fn limits_are_reached_but_never_exceeded() {
             .as_ref()
             .is_some_and(|n| n.contains("limits of NodePool default"))
     );
+}
+
+#[test]
+fn types_are_too_small_only_if_the_rules_of_the_pods_allow_them() {
+    let types = ["m6a.large", "m6a.xlarge", "m6a.2xlarge", "m6g.2xlarge"];
+    for (key, value, cpu, expected) in [
+        ("topology.kubernetes.io/zone", "us-east-1b", 500, &[("dearer", 3_u32)][..]),
+        (
+            "kubernetes.io/arch",
+            "amd64",
+            3_000,
+            &[("dearer", 1), ("too-small", 1), ("not-allowed", 1)],
+        ),
+    ] {
+        let mut scenario = Scenario::new(&types, cpu, 64);
+        scenario.template().spec.node_selector.extend([label(key, value)]);
+        scenario.scale(1);
+        let target = scenario.solve().target;
+        let rejected = target.launches[0].rejected.iter();
+        let counts: Vec<(&str, u32)> = rejected.map(|of| (of.reason.as_str(), of.count)).collect();
+        assert_eq!(counts, expected, "{key}");
+    }
 }
 
 #[test]

@@ -233,7 +233,7 @@ fn stays() -> ExplainedRows {
         };
         (ResourceChange::retained(at.0, at.1, live(at.0, at.1, "m5.large", 1)), explain)
     };
-    let (mut updated, why) = stay(("web", "4"), KeepReason::Needed { pods: 6 }, &[(API, 6)]);
+    let (mut updated, why) = stay(("web", "4"), needed(6), &[(API, 6)]);
     updated.change.actions = vec![Action::Update];
     if let Some(after) = &mut updated.change.after {
         after.labels.extend([label("team", "shop"), label("tier", "front")]);
@@ -246,9 +246,13 @@ fn stays() -> ExplainedRows {
     vec![
         (updated, why),
         (protected, why_protected),
-        stay(("web", "0"), KeepReason::Needed { pods: 18 }, &[(API, 13), (QUEUE, 5)]),
+        stay(("web", "0"), needed(18), &[(API, 13), (QUEUE, 5)]),
         (foreign, not_ours),
     ]
+}
+
+fn needed(pods: u32) -> KeepReason {
+    KeepReason::Needed { pods, within_budget: false }
 }
 
 fn preconditions(plan: Plan) -> Plan {
@@ -383,7 +387,7 @@ pub(crate) fn large(nodes: u32, removed: u32) -> Plan {
         let reason = if is_removed {
             Reason::Retire { because: RetireReason::Empty { saves_hourly } }
         } else {
-            Reason::Keep { because: KeepReason::Needed { pods: 9 } }
+            Reason::Keep { because: needed(9) }
         };
         let mut state = live("p", &key, kind, 1);
         state.pool = Some(pool.as_str().into());

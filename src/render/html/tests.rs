@@ -135,6 +135,18 @@ fn pods_on_removed_nodes_agree_between_the_parts_of_the_page() {
 }
 
 #[test]
+fn shortage_of_more_nodes_than_pods_states_no_price() {
+    let mut plan = nothing();
+    let hourly = crate::model::units::MicroUsd(2_000_000);
+    plan.capacity.placement.unsteered = Some(Unsteered { pending: 2, nodes: 3, hourly });
+    let view = crate::render::text(&plan, &crate::render::TextStyle::default());
+    let words: Vec<&str> = view.split_whitespace().collect();
+    let expected = "up to 2 pods would stay pending, and a plan without --steer would have room for \
+                    them.";
+    assert!(words.join(" ").contains(expected), "{view}");
+}
+
+#[test]
 fn page_has_the_limitations_of_the_plan() {
     let mut plan = nothing();
     let hourly = crate::model::units::MicroUsd(100_000);

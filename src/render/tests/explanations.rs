@@ -52,11 +52,11 @@ fn workload_explanation_has_counts_and_nodes() {
 
            node                    pods  stay  type      zone        why the node
       +/-  ec2_instance.web["1"]      4     0  m5.large  eu-west-1a  takes the pods of more expensive nodes: saves $0.1070/h, moves 4 pods
-      ~    ec2_instance.web["4"]      6     0  m5.large  eu-west-1a  needed by 6 pods, and no cheaper node may replace it
+      ~    ec2_instance.web["4"]      6     0  m5.large  eu-west-1a  needed by 6 pods; no cheaper replacement was found
       +    ec2_instance.web["9"]      6     0  m5.large  eu-west-1a  6 pods have no room: web/Deployment/api x6
       +    ec2_instance.web["10"]     6     0  m5.large  eu-west-1a  6 pods have no room: web/Deployment/api x6
       !    ec2_instance.web["3"]      1     0  m5.large  eu-west-1a  annotated karpenter.sh/do-not-disrupt
-      =    ec2_instance.web["0"]     13     0  m5.large  eu-west-1a  needed by 18 pods, and no cheaper node may replace it
+      =    ec2_instance.web["0"]     13     0  m5.large  eu-west-1a  needed by 18 pods; no cheaper replacement was found
          not taken for ec2_instance.web["9"], ec2_instance.web["10"]: 14 more expensive (next is m5a.xlarge at $0.1920/h)
     "#);
     insta::assert_snapshot!(explained("ml/Deployment/train"), @r"

@@ -6,12 +6,14 @@ use rand_pcg::Pcg64;
 use super::pod_rules::{deployment, scenario};
 use crate::catalog::NodeSettings;
 use crate::manifest::read;
-use crate::model::desired::{Budget, BudgetNodes, Consolidation, Fleet, Scale, Tree, TreeFile};
+use crate::model::desired::{
+    Budget, BudgetNodes, Consolidation, Fleet, Pool, Scale, Tree, TreeFile,
+};
 use crate::model::ids::NodeName;
 use crate::model::market::alternative_price_max;
 use crate::model::observed::UnreadObject;
 use crate::model::pod::{Taint, TaintEffect};
-use crate::model::reason::{Alternative, BlockReason, KeepReason, RetireReason};
+use crate::model::reason::{Alternative, BlockReason, KeepReason, LaunchReason, RetireReason};
 use crate::model::requirement::{key, label};
 use crate::model::units::{Bytes, MicroUsd};
 use crate::plan::{drift, has_drift};
@@ -38,7 +40,8 @@ fn new_deployment_moves_other_pods_only_if_that_pays() {
         let containers = format!(
             "containers: [{{name: app, resources: {{requests: {{cpu: {cpu}m, memory: 64Mi}}}}}}]"
         );
-        let text = deployment("more", rng.random_range(1..6), &containers);
+        let more = rng.random_range(1..6);
+        let text = deployment("more", more, &containers);
         let file = TreeFile { path: "w.yaml".into(), content: Ok(text.into_bytes().into()) };
         let read = read(&Tree { files: vec![file] }, &Fleet::default());
         scenario.desired.workloads.extend(read.workloads);
@@ -51,8 +54,17 @@ fn new_deployment_moves_other_pods_only_if_that_pays() {
                 );
             };
             let pays = i64::from(payback_hours) <= settings.horizon_hours;
-            assert!(pays && saves_hourly.0 > 0, "seed {seed}: {name} {saves_hourly:?} {moves}");
+            // What a batch saves that also makes room for the new pods may be unknown.
+            let is_known = saves_hourly.0 > 0 || retire.batch.is_some();
+            assert!(pays && is_known, "seed {seed}: {name} {saves_hourly:?} {moves}");
         }
+        let demands = target.launches.iter().filter_map(|launch| match &launch.reason {
+            LaunchReason::Demand { pods } => Some(pods.values().sum::<u32>()),
+            LaunchReason::Consolidation { .. }
+            | LaunchReason::Static { .. }
+            | LaunchReason::Replacement { .. } => None,
+        });
+        assert!(demands.sum::<u32>() <= more, "seed {seed}: only new pods have no room");
         let moved = target.retires.len();
         let stays = scenario.observed.nodes.len() - moved;
         assert_eq!(target.keeps.len(), stays, "seed {seed}: each node stays or has a reason to go");
@@ -217,8 +229,69 @@ fn needed_nodes_are_not_reported_as_budget_blocked() {
     for written in [("10%", &[][..]), ("1", &[]), ("3", &["Underutilized"])] {
         let target = full(20, &[written]).solve().target;
         assert_eq!((target.retires.len(), kept_by_budget(&target)), (0, 0), "{written:?}");
-        let needed = |keep: &&KeepReason| matches!(keep, KeepReason::Needed { pods: 1 });
+        let needed = |keep: &&KeepReason| {
+            matches!(keep, KeepReason::Needed { pods: 1, within_budget: true })
+        };
         assert_eq!(target.keeps.values().filter(needed).count(), 20, "{written:?}");
+    }
+}
+
+#[test]
+fn needed_nodes_state_whether_a_budget_bounds_their_changes() {
+    for (written, is_bounded) in
+        [(("100%", &[][..]), false), (("1", &[]), true), (("1", &["Empty"]), false)]
+    {
+        let target = full(4, &[written]).solve().target;
+        let needed = KeepReason::Needed { pods: 1, within_budget: is_bounded };
+        let keeps: Vec<&KeepReason> = target.keeps.values().collect();
+        assert_eq!(keeps, [&needed; 4], "{written:?}");
+    }
+}
+
+#[test]
+fn budget_is_the_reason_of_an_unneeded_node_in_a_fleet_that_moves_no_pods() {
+    // A fleet built anew would save less than the minimum share of the fleet's price.
+    let mut scenario = full(40, &[("1", &[])]);
+    scenario.scale(38);
+    let target = scenario.solve().target;
+    assert_eq!((target.retires.len(), kept_by_budget(&target)), (1, 1), "{:?}", target.keeps);
+}
+
+#[test]
+fn batch_that_costs_more_states_no_saving_and_only_pods_without_a_node() {
+    let pods = |pool: &str, cpu: u32| {
+        format!(
+            "nodeSelector: {{type: {pool}}}, containers: [{{name: app, resources: {{requests: \
+             {{cpu: {cpu}m, memory: 64Mi}}}}}}]"
+        )
+    };
+    let small = [deployment("a", 1, &pods("g", 500)), deployment("b", 1, &pods("h", 500))];
+    let large = [deployment("c", 7, &pods("g", 1_000)), deployment("d", 7, &pods("h", 1_000))];
+    let mut scenario = scenario(&small);
+    let mut first = scenario.pool().clone();
+    first.requirements[0] =
+        requirement("node.kubernetes.io/instance-type", &["m5.large", "m5.2xlarge"]);
+    let named = |name: &str| {
+        let pool =
+            Pool { name: name.into(), labels: [label("type", name)].into(), ..first.clone() };
+        (pool.name.clone(), pool)
+    };
+    scenario.desired.pools = ["g", "h"].map(named).into();
+    let solution = scenario.solve();
+    scenario.carry_out(&solution);
+    let file = TreeFile { path: "l.yaml".into(), content: Ok(large.concat().into_bytes().into()) };
+    let read = read(&Tree { files: vec![file] }, &Fleet::default());
+    scenario.desired.workloads.extend(read.workloads);
+    let target = scenario.solve().target;
+    let moved =
+        RetireReason::Underutilized { saves_hourly: MicroUsd::ZERO, moves: 1, payback_hours: 0 };
+    let retires: Vec<&RetireReason> = target.retires.values().map(|of| &of.reason).collect();
+    assert_eq!(retires, [&moved; 2]);
+    let launches: Vec<&LaunchReason> = target.launches.iter().map(|of| &of.reason).collect();
+    assert_eq!(launches.len(), 2, "{launches:?}");
+    for name in ["c", "d"] {
+        let pods = [(format!("web/Deployment/{name}"), 7)].into();
+        assert!(launches.contains(&&LaunchReason::Demand { pods }), "{launches:?}");
     }
 }
 

@@ -95,7 +95,13 @@ fn explain() -> Vec<ExplainRow> {
         because: LaunchReason::Demand { pods: [("shop/Deployment/batch".to_owned(), 2)].into() },
     };
     vec![
-        row("0", keep(KeepReason::Needed { pods: 2 }), 96_000, 96_000, &[("api", 2)]),
+        row(
+            "0",
+            keep(KeepReason::Needed { pods: 2, within_budget: false }),
+            96_000,
+            96_000,
+            &[("api", 2)],
+        ),
         ExplainRow { daemons: Amount::default(), ..row("1", removal, 96_000, 0, &[]) },
         ExplainRow {
             retire_reason: Some(saved),
