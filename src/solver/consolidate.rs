@@ -167,21 +167,33 @@ impl ConsolidationSearch<'_, '_> {
         if self.decline_if_near_fresh_fleet(&unmoved) {
             return (unmoved, Scope::WithoutMoves);
         }
-        let whole = self.improve_to_end(unmoved.clone(), Scope::InSteps);
-        if !self.accepts_moves(&unmoved, &whole) {
-            return (unmoved, Scope::WithoutMoves);
+        let part = self.improve_to_end(unmoved.clone(), Scope::WithinBudgets);
+        let saving = unmoved.layout.price - part.layout.price;
+        let needed = self.problem.settings.needed_saving_of_fleet(unmoved.layout.price);
+        let is_worth_it = saving >= needed
+            || self.moved_pods(&self.removed_nodes(&unmoved, &part), &unmoved) == 0
+            || self.is_part_of_worthwhile_whole(&unmoved, &part, needed);
+        if is_worth_it { (part, Scope::WithinBudgets) } else { (unmoved, Scope::WithoutMoves) }
+    }
+
+    /// Returns true if the changes of this plan and of later ones save the amount together, or if the
+    /// search for them is cut short. Otherwise records the nodes that they remove.
+    fn is_part_of_worthwhile_whole(
+        &mut self,
+        unmoved: &VerifiedFleet,
+        part: &VerifiedFleet,
+        needed: MicroUsd,
+    ) -> bool {
+        let work = std::mem::replace(&mut self.work, WorkBudget::for_searches(WORK_MAX));
+        let declined = std::mem::take(&mut self.declined);
+        let whole = self.improve_to_end(part.clone(), Scope::InSteps);
+        let is_cut_short = std::mem::replace(&mut self.work, work).is_exhausted();
+        self.declined = declined;
+        let saving = unmoved.layout.price - whole.layout.price;
+        if saving < needed && !is_cut_short {
+            self.decline_moves(self.removed_nodes(unmoved, &whole), unmoved, saving);
         }
-        let removed = self.removed_nodes(&unmoved, &whole);
-        let is_within_budgets = self
-            .remaining_budgets(&unmoved.layout)
-            .allowed_subset(removed.clone(), self.problem.existing)
-            .len()
-            == removed.len();
-        if is_within_budgets {
-            return (whole, Scope::WithinBudgets);
-        }
-        self.work = WorkBudget::for_searches(WORK_MAX);
-        (self.improve_to_end(unmoved, Scope::WithinBudgets), Scope::WithinBudgets)
+        saving >= needed || is_cut_short
     }
 
     /// Returns true if a fleet built anew, without the nodes that may be removed, would not save the
@@ -222,20 +234,6 @@ impl ConsolidationSearch<'_, '_> {
             self.decline_moves(real, fleet, saving);
         }
         is_near
-    }
-
-    /// Returns true if all changes together move no pod, or save the minimum share of the fleet's
-    /// price, or if the search for them is cut short. Otherwise records the nodes that they remove.
-    fn accepts_moves(&mut self, unmoved: &VerifiedFleet, whole: &VerifiedFleet) -> bool {
-        let removed = self.removed_nodes(unmoved, whole);
-        let saving = unmoved.layout.price - whole.layout.price;
-        let needed = self.problem.settings.needed_saving_of_fleet(unmoved.layout.price);
-        let accepts =
-            saving >= needed || self.moved_pods(&removed, unmoved) == 0 || self.work.is_exhausted();
-        if !accepts {
-            self.decline_moves(removed, unmoved, saving);
-        }
-        accepts
     }
 
     /// Returns the running nodes that the later fleet does not retain.

@@ -80,7 +80,10 @@ impl ExistingNodeBuilder<'_> {
         let by_hand =
             launched.map(|(class, spec)| drift::manual_changes(node, ours, pool, class, spec));
         for change in contradicted.into_iter().chain(by_hand.unwrap_or_default()) {
-            if fields.iter().all(|known| known.field != change.field) {
+            let is_known = fields
+                .iter()
+                .any(|known| known.field == change.field || drift::explains(known, &change));
+            if !is_known {
                 fields.push(change);
             }
         }

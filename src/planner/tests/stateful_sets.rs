@@ -45,8 +45,7 @@ fn ordinals_that_end_free_their_node_while_wanted_ones_are_pending() {
     // A plan that breaks its own rules has errors.
     let plan = scenario.plan();
     assert_eq!(changes(&plan), (0, 0));
-    let arriving =
-        plan.capacity.placements.iter().map(|row| (row.workload.name.as_str(), row.pods));
+    let arriving = plan.capacity.placements.iter().map(|row| (&*row.workload.name, row.pods));
     assert_eq!(arriving.collect::<Vec<_>>(), [("db", 1)]);
     let planned =
         plan.capacity.explain.iter().filter_map(|row| row.pods.get("other/StatefulSet/db"));
