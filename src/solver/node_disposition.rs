@@ -62,14 +62,7 @@ impl ExistingNodeBuilder<'_> {
             return NodeDrift { due, fields: Vec::new() };
         };
         let mut fields = self.pool_differences(node, ours, pool);
-        let kind = self.catalog.types.get(&ours.instance_type);
-        let region = &self.observed.cluster.region;
-        let contradicted = drift::contradicted_labels(node, ours, region, kind);
-        for field in &mut fields {
-            if let Some(found) = contradicted.iter().find(|found| drift::explains(found, field)) {
-                field.clone_from(found);
-            }
-        }
+        let contradicted = self.contradicted_labels(node, ours);
         let drifted = || fields.first().cloned().map(Into::into);
         let is_requested = self.input.replace.contains(&node.name);
         let requested = is_requested.then_some(RetireReason::Requested);
@@ -280,9 +273,33 @@ impl ExistingNodeBuilder<'_> {
             .then(|| RetireReason::Expired { age_hours: hours(age), limit_hours: hours(limit) })
     }
 
+    /// Returns the labels of a node that contradict its instance.
+    fn contradicted_labels(&self, node: &Node, instance: &Instance) -> Vec<DriftedField> {
+        let kind = self.catalog.types.get(&instance.instance_type);
+        drift::contradicted_labels(node, instance, &self.observed.cluster.region, kind)
+    }
+
     /// Returns the differences from the pool for which a node is replaced, in the order of their
     /// precedence.
     fn pool_differences(&self, node: &Node, instance: &Instance, pool: &Pool) -> Vec<DriftedField> {
+        let mut found = self.declared_differences(node, instance, pool);
+        let contradicted = self.contradicted_labels(node, instance);
+        for field in &mut found {
+            let explained = contradicted.iter().find(|label| drift::explains(label, field));
+            if let Some(label) = explained {
+                field.clone_from(label);
+            }
+        }
+        found
+    }
+
+    /// Returns the differences from the pool, as the labels of the node state them.
+    fn declared_differences(
+        &self,
+        node: &Node,
+        instance: &Instance,
+        pool: &Pool,
+    ) -> Vec<DriftedField> {
         // The owner of a group decides the settings of its nodes.
         if self.input.desired.node_groups.contains_key(&pool.name) {
             return Vec::new();
