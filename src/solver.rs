@@ -398,8 +398,7 @@ impl Solution {
 fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
     let Prepared { split, offers, mut existing, static_nodes, budgets } =
         Prepared::new(input, drifted);
-    let (demand, list) = (&split.demand, &offers.list);
-    let groups = &demand.groups;
+    let (demand, list, groups) = (&split.demand, &offers.list, &split.demand.groups);
     let admission = OfferAdmission::new(groups, list);
     let passes = Passes::new(input, demand, list, &admission, &existing, &budgets);
     let ConvergedFleet { outcome, model, checks, failure_domains } = passes.converge();

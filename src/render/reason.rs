@@ -446,6 +446,23 @@ mod tests {
                 "no planned pod needs it; pods that still run there are evicted",
             ),
             (
+                rejection(&Rejection {
+                    reason: "too-small".into(),
+                    detail: "memory: needs 96Gi, largest has 61Gi".into(),
+                    count: 212,
+                }),
+                "212 too small (memory: needs 96Gi, largest has 61Gi)",
+            ),
+        ] {
+            assert_eq!(text, expected);
+        }
+    }
+
+    #[test]
+    fn reasons_of_retained_nodes_include_their_numbers() {
+        let (saves_hourly, needed_hourly) = (MicroUsd(96_000), MicroUsd(100_000));
+        for (text, expected) in [
+            (
                 keep(&KeepReason::Needed { pods: 1, within_budget: false }),
                 "needed by 1 pod; no cheaper replacement was found",
             ),
@@ -457,7 +474,7 @@ mod tests {
             (
                 keep(&KeepReason::NotWorthMoving {
                     saves_hourly,
-                    needed_hourly: MicroUsd(100_000),
+                    needed_hourly,
                     moves: 9,
                     nodes: None,
                 }),
@@ -466,20 +483,12 @@ mod tests {
             (
                 keep(&KeepReason::NotWorthMoving {
                     saves_hourly,
-                    needed_hourly: MicroUsd(100_000),
+                    needed_hourly,
                     moves: 9,
                     nodes: Some(2),
                 }),
                 "not worth moving 9 pods: replacing 2 nodes saves $0.0960/h, would have to save \
                  $0.1000/h, a share of the fleet's price",
-            ),
-            (
-                rejection(&Rejection {
-                    reason: "too-small".into(),
-                    detail: "memory: needs 96Gi, largest has 61Gi".into(),
-                    count: 212,
-                }),
-                "212 too small (memory: needs 96Gi, largest has 61Gi)",
             ),
         ] {
             assert_eq!(text, expected);

@@ -465,12 +465,11 @@ impl Interruption {
         let NodeView { node, to_evict, evict_next, attached } = view;
         let StepContext { now, sighting, is_observation_trusted, is_drained_by_apply, .. } =
             context;
-        let forced = match self.forced_termination_at() {
-            Some(deadline) => now >= deadline,
-            None => {
-                let is_broken = self.is_broken() && !drain.is_unconfirmed;
-                is_broken && now >= later(drain.since, BROKEN_DRAIN_TIMEOUT)
-            }
+        let forced = if let Some(deadline) = self.forced_termination_at() {
+            now >= deadline
+        } else {
+            let is_broken = self.is_broken() && !drain.is_unconfirmed;
+            is_broken && now >= later(drain.since, BROKEN_DRAIN_TIMEOUT)
         };
         if !to_evict.is_empty() {
             drain.empty_since = None;
