@@ -25,12 +25,19 @@ fn warning(unmatched: &UnmatchedReservations<'_>, plan: &Plan) -> Diagnostic {
     let noun = if names.len() == 1 { "pool" } else { "pools" };
     let pools_text = format!("{noun} {}", names.join(", "));
     let effect = match bought(pools, plan) {
-        (0, _) => format!("and {pools_text} cannot launch in it"),
-        (nodes, hourly) => format!(
-            "so {} of {pools_text} cost{} {hourly} USD per hour more than in a reservation",
-            plural::count(nodes, "new node"),
-            if nodes == 1 { "s" } else { "" }
-        ),
+        Bought { nodes: 0, .. } => format!("and {pools_text} cannot launch in it"),
+        Bought { nodes, unpriced, hourly } => {
+            let without = match unpriced {
+                0 => String::new(),
+                unpriced => format!(" and {unpriced} without a price"),
+            };
+            format!(
+                "and {} of {pools_text} outside of reservations cost{} {hourly} USD per hour\
+                 {without}",
+                plural::count(nodes, "new node"),
+                if nodes == 1 { "s" } else { "" }
+            )
+        }
     };
     let message = format!("{selectors} of `{field}` matches no capacity reservation, {effect}");
     Diagnostic::warning(format!("{} {}", class.generation.class_kind(), class.name), message)
@@ -38,8 +45,16 @@ fn warning(unmatched: &UnmatchedReservations<'_>, plan: &Plan) -> Diagnostic {
         .hint(format!("correct or remove the selector in `{field}`"))
 }
 
-/// Returns the number of launches of `pools` outside of reservations, and their price per hour.
-fn bought(pools: &[&PoolName], plan: &Plan) -> (u32, MicroUsd) {
+/// Launches outside of reservations.
+struct Bought {
+    nodes: u32,
+    /// Nodes without a known price.
+    unpriced: usize,
+    /// Price per hour of the other nodes.
+    hourly: MicroUsd,
+}
+
+fn bought(pools: &[&PoolName], plan: &Plan) -> Bought {
     let prices: BTreeMap<&Address, MicroUsd> = plan
         .capacity
         .explain
@@ -54,7 +69,10 @@ fn bought(pools: &[&PoolName], plan: &Plan) -> (u32, MicroUsd) {
             })
     };
     let rows = plan.resource_changes.iter().filter(is_bought);
-    rows.fold((0, MicroUsd::ZERO), |(nodes, hourly), row| {
-        (nodes + 1, hourly + prices.get(&row.address).copied().unwrap_or_default())
-    })
+    let found: Vec<Option<MicroUsd>> = rows.map(|row| prices.get(&row.address).copied()).collect();
+    Bought {
+        nodes: u32::try_from(found.len()).unwrap_or(u32::MAX),
+        unpriced: found.iter().filter(|price| price.is_none()).count(),
+        hourly: found.into_iter().flatten().sum(),
+    }
 }

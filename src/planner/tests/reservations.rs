@@ -93,8 +93,8 @@ fn unmatched_selector_states_the_price_of_other_capacity() {
     assert_eq!(found.origin, Some(Origin::new("pool.yaml", 20)));
     assert_eq!(
         found.message,
-        "id cr-2 of `capacityReservationSelectorTerms` matches no capacity reservation, so 3 new \
-         nodes of pool default cost 0.288000 USD per hour more than in a reservation"
+        "id cr-2 of `capacityReservationSelectorTerms` matches no capacity reservation, and 3 new \
+         nodes of pool default outside of reservations cost 0.288000 USD per hour"
     );
     // Without any reservation, only an account that was read proves that there is none.
     scenario.observed.reservations.clear();
