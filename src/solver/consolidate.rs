@@ -96,8 +96,9 @@ enum Scope {
     WithoutMoves,
     /// All changes within disruption budgets.
     WithinBudgets,
-    /// All changes of this plan and of later ones, each within disruption budgets.
-    InSteps,
+    /// Changes of small sets, which this plan and later ones make step by step, until the fleet has
+    /// this price.
+    InSteps { until: MicroUsd },
 }
 
 /// A candidate set of nodes to remove, with its layout.
@@ -143,15 +144,17 @@ impl ConsolidationSearch<'_, '_> {
     fn improve_to_end(&mut self, mut fleet: VerifiedFleet, scope: Scope) -> VerifiedFleet {
         let mut failed = BTreeSet::new();
         for _ in 0..ROUNDS_MAX {
-            if self.work.is_exhausted() {
+            let is_enough =
+                matches!(scope, Scope::InSteps { until } if fleet.layout.price <= until);
+            if is_enough || self.work.is_exhausted() {
                 break;
             }
             let is_complete = failed.is_empty();
+            let allows_large = is_complete && !matches!(scope, Scope::InSteps { .. });
+            let small = small_set(&fleet);
             let mut sets = self.removal_sets(&fleet.layout, scope);
             // A large set waits for the small ones that failed.
-            sets.retain(|set| {
-                is_complete || set.len() <= small_set(&fleet) && !failed.contains(set)
-            });
+            sets.retain(|set| (allows_large || set.len() <= small) && !failed.contains(set));
             match self.improve(&fleet, sets, scope, &mut failed) {
                 Some(better) => fleet = better,
                 None if is_complete => break,
@@ -186,7 +189,8 @@ impl ConsolidationSearch<'_, '_> {
     ) -> bool {
         let work = std::mem::replace(&mut self.work, WorkBudget::for_searches(WORK_MAX));
         let declined = std::mem::take(&mut self.declined);
-        let whole = self.improve_to_end(part.clone(), Scope::InSteps);
+        let until = unmoved.layout.price - needed;
+        let whole = self.improve_to_end(part.clone(), Scope::InSteps { until });
         let is_cut_short = std::mem::replace(&mut self.work, work).is_exhausted();
         self.declined = declined;
         let saving = unmoved.layout.price - whole.layout.price;
@@ -286,8 +290,13 @@ impl ConsolidationSearch<'_, '_> {
         let small = small_set(current);
         let is_large = |trial: &ConsolidationTrial| trial.moves > 0 && trial.nodes.len() > small;
         trials.sort_by_key(|trial| (is_large(trial), Reverse(trial.surplus), trial.nodes.len()));
+        // The best large trial is simulated in any case, unless a small one passes.
+        let first_large = trials.iter().position(is_large);
         let mut best: Option<(MicroUsd, VerifiedFleet)> = None;
-        for trial in trials.into_iter().take(self.simulations_max()) {
+        for (index, trial) in trials.into_iter().enumerate() {
+            if index >= self.simulations_max() && first_large != Some(index) {
+                continue;
+            }
             // The simulation seldom finds a cheaper fleet than the packing.
             let is_beaten = best
                 .as_ref()
@@ -475,7 +484,7 @@ impl ConsolidationSearch<'_, '_> {
     fn removal_sets(&self, layout: &Layout, scope: Scope) -> Vec<Vec<usize>> {
         let budgets = match scope {
             Scope::WithoutMoves | Scope::WithinBudgets => self.remaining_budgets(layout),
-            Scope::InSteps => self.problem.budgets.clone(),
+            Scope::InSteps { .. } => DisruptionBudgets::default(),
         };
         let mut seen = BTreeSet::new();
         let sets = self.candidate_sets(layout).into_iter();
