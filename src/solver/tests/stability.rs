@@ -337,6 +337,15 @@ fn plan_removes_as_many_nodes_as_pool_budgets_allow() {
 }
 
 #[test]
+fn large_fleet_gets_cheaper_node_by_node_within_a_small_budget() {
+    let mut scenario = full(160, &[("1", &[])]);
+    scenario.pool().requirements[0] =
+        requirement("node.kubernetes.io/instance-type", &["c5.large", "m5.large"]);
+    let target = scenario.solve().target;
+    assert_eq!((target.retires.len(), target.launches.len()), (1, 1));
+}
+
+#[test]
 fn node_with_running_pods_names_the_rule_that_keeps_it() {
     let budget: &[(&str, &[&str])] = &[("0", &["Underutilized"])];
     for (written, when_empty, by, with_pods) in [
