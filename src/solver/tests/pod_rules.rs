@@ -476,3 +476,16 @@ fn pods_with_volumes_in_several_zones_are_explained_together() {
     let others: u32 = row.elsewhere.iter().map(|reason| reason.count).sum();
     assert_eq!(others, plan.summary.add - 3, "{:?}", row.elsewhere);
 }
+
+#[test]
+fn limits_are_raised_for_all_pods_of_a_stateful_set() {
+    let mut scenario = scenario(&[zonal_database()]);
+    scenario.pool().limits.resources = [("cpu".into(), 2_000)].into();
+    let target = scenario.solve().target;
+    let [unplaced] = target.unschedulable.as_slice() else { panic!("one workload") };
+    let fix = "raise the limits of NodePool default (pool.yaml:1) by cpu 10: at most 3 m5.xlarge, \
+               $0.5760/h more";
+    assert_eq!((unplaced.pods, unplaced.suggested_change.as_deref()), (3, Some(fix)));
+    scenario.pool().limits.resources = [("cpu".into(), 12_000)].into();
+    assert!(scenario.solve().target.unschedulable.is_empty());
+}
