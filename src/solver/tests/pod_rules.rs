@@ -243,6 +243,25 @@ fn a_pool_limit_gives_its_room_to_the_most_pods() {
 }
 
 #[test]
+fn a_pool_limit_gives_its_room_to_the_highest_priority_first() {
+    let large = "priority: 1000, containers: [{name: app, resources: {requests: {cpu: 20, memory: \
+                 100Gi}, limits: {nvidia.com/gpu: 4}}}]";
+    let small = "containers: [{name: app, resources: {requests: {cpu: 250m, memory: 512Mi}}}]";
+    // The small pods alone would fill cheaper nodes, within the look-ahead and beyond it.
+    for pods in [60, 100] {
+        let mut scenario =
+            scenario(&[deployment("large", 1, large), deployment("small", pods, small)]);
+        let pool = scenario.pool();
+        let types = ["g4dn.12xlarge", "m5.large"];
+        pool.requirements[0] = requirement("node.kubernetes.io/instance-type", &types);
+        pool.limits.resources = [("cpu".into(), 48_000)].into();
+        let fleet = summary(&scenario, &scenario.solve());
+        let placed = (fleet.nodes["large"].as_slice(), fleet.nodes["small"].as_slice());
+        assert_eq!((placed, fleet.unplaced), ((&[1][..], &[pods][..]), 0));
+    }
+}
+
+#[test]
 fn spread_over_zones_and_types_shares_nodes() {
     let rules = "topologySpreadConstraints: [{topologyKey: topology.kubernetes.io/zone, maxSkew: 1, \
                  whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: a}}}, \
