@@ -24,9 +24,6 @@ const SHAPED_MAX: usize = 4;
 /// Maximum classes that filling by shape chooses from.
 const SHAPED_CLASSES_MAX: usize = 96;
 
-/// Maximum number of priorities that [`PodRanks`] distinguishes by value.
-const RANKS_MAX: usize = 6;
-
 /// A new node and its pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PackedNode {
@@ -82,12 +79,13 @@ impl LookAhead {
 }
 
 /// Pods counted by priority, for a packing that a limit ends before all pods are placed. There each
-/// pod counts, whatever its room costs.
+/// pod counts, whatever its room costs. Pods of a lower priority count only among equals, because
+/// no number of them makes up for a pod of a higher one.
 pub(super) struct PodRanks {
-    /// For each class, the highest priority of its pods.
-    priorities: Vec<i32>,
-    /// For each class, the value of a pod: more than that of all pods of a lower priority on a node.
-    values: Vec<i128>,
+    /// Number of distinct priorities.
+    levels: usize,
+    /// For each class, the number of priorities above the highest one of its pods.
+    ranks: Vec<usize>,
     /// Classes, the highest priority first, and the least costly first among equals.
     order: Vec<usize>,
 }
@@ -100,27 +98,27 @@ impl PodRanks {
             .iter()
             .map(|class| class.groups().map(priority).max().unwrap_or(0))
             .collect();
-        let distinct: BTreeSet<i32> = priorities.iter().copied().collect();
-        let value = |priority: &i32| {
-            let lower = distinct.range(..*priority).count();
-            1_i128 << (8 * lower.min(RANKS_MAX))
-        };
-        let values = priorities.iter().map(value).collect();
-        let mut order: Vec<usize> = (0..priorities.len()).collect();
-        order.sort_by_key(|class| {
-            (Reverse(priorities[*class]), model.classes[*class].value, *class)
-        });
-        Self { priorities, values, order }
+        let distinct: BTreeSet<Reverse<i32>> = priorities.iter().copied().map(Reverse).collect();
+        let rank = |priority: &i32| distinct.range(..Reverse(*priority)).count();
+        let ranks: Vec<usize> = priorities.iter().map(rank).collect();
+        let mut order: Vec<usize> = (0..ranks.len()).collect();
+        order.sort_by_key(|class| (ranks[*class], model.classes[*class].value, *class));
+        Self { levels: distinct.len(), ranks, order }
     }
 
     /// Returns the remaining pods of each priority, highest first.
-    pub(super) fn left_by_priority(&self, packing: &Packing) -> Vec<u32> {
-        let mut sums: BTreeMap<Reverse<i32>, u32> = BTreeMap::new();
-        for (priority, left) in self.priorities.iter().zip(&packing.left) {
-            let sum = sums.entry(Reverse(*priority)).or_insert(0);
-            *sum = sum.saturating_add(*left);
+    pub(super) fn left_by_priority(&self, packing: &Packing) -> Vec<u64> {
+        self.by_priority(packing.left.iter().copied().enumerate())
+    }
+
+    /// Returns the number of pods of each priority, highest first. `pods` holds classes with their
+    /// pods.
+    fn by_priority(&self, pods: impl Iterator<Item = (usize, u32)>) -> Vec<u64> {
+        let mut sums = vec![0_u64; self.levels];
+        for (class, count) in pods {
+            sums[self.ranks[class]] += u64::from(count);
         }
-        sums.into_values().collect()
+        sums
     }
 }
 
@@ -134,7 +132,7 @@ pub(super) fn pack_greedily(
     pack(model, wanted, limits, ahead, None)
 }
 
-/// Packs as [`pack_greedily`] does, and values each pod by its priority alone.
+/// Packs as [`pack_greedily`] does, and counts the pods of each priority in place of their values.
 pub(super) fn pack_most_pods(
     model: &PackingModel,
     wanted: &[u32],
@@ -198,17 +196,21 @@ fn beyond_one_node(model: &PackingModel, wanted: &[u32]) -> Vec<u32> {
     wanted.iter().enumerate().map(beyond).collect()
 }
 
-/// A filled node, with its cost and the value of its pods.
+/// A filled node, with its cost and the values of its pods. The values of lower priorities decide
+/// only among equals.
 struct ValuedNode {
     node: PackedNode,
     cost: i128,
-    value: i128,
+    values: Vec<i128>,
 }
 
 impl ValuedNode {
-    /// Compares the prices for the value of the pods.
+    /// Compares the prices for the values of the pods.
     fn cmp_price(&self, other: &Self) -> Ordering {
-        (self.cost * other.value).cmp(&(other.cost * self.value))
+        let values = self.values.iter().zip(&other.values);
+        let mut orders =
+            values.map(|(mine, theirs)| (self.cost * theirs).cmp(&(other.cost * mine)));
+        orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
     }
 }
 
@@ -347,7 +349,10 @@ impl WeightTier<'_> {
     }
 
     fn valued(&self, node: PackedNode) -> ValuedNode {
-        ValuedNode { cost: self.cost(&node), value: self.value(&node), node }
+        let cost = self.cost(&node);
+        // A node of no cost would equal every node in the priorities that it has no pods of.
+        let cost = if self.ranks.is_some() { cost.max(1) } else { cost };
+        ValuedNode { cost, values: self.values(&node), node }
     }
 
     /// Returns the pod classes in the order in which they fill a node.
@@ -355,20 +360,31 @@ impl WeightTier<'_> {
         self.ranks.map_or(&self.model.by_value, |ranks| &ranks.order)
     }
 
-    fn value(&self, node: &PackedNode) -> i128 {
-        let of_class = |class: usize| match self.ranks {
-            Some(ranks) => ranks.values[class],
-            None => self.model.classes[class].value,
-        };
-        let value = |(class, count): (&usize, &u32)| of_class(*class) * i128::from(*count);
-        node.pods.iter().map(value).sum::<i128>().max(1)
+    /// Returns the value of the pods of a node; with ranks, the number of pods of each priority.
+    fn values(&self, node: &PackedNode) -> Vec<i128> {
+        if let Some(ranks) = self.ranks {
+            let pods = node.pods.iter().map(|(class, count)| (*class, *count));
+            return ranks.by_priority(pods).into_iter().map(i128::from).collect();
+        }
+        let value =
+            |(class, count): (&usize, &u32)| self.model.classes[*class].value * i128::from(*count);
+        vec![node.pods.iter().map(value).sum::<i128>().max(1)]
+    }
+
+    /// Returns the number of remaining pods; with ranks, that of each priority.
+    fn count_left(&self, left: &[u32]) -> Vec<u64> {
+        match self.ranks {
+            Some(ranks) => ranks.by_priority(left.iter().copied().enumerate()),
+            None => vec![left.iter().map(|pods| u64::from(*pods)).sum()],
+        }
     }
 
     /// Returns the more valuable of two nodes: filled by value, and filled by shape.
     fn best_fill(&self, offer_class: usize, left: &[u32]) -> Option<PackedNode> {
         let by_value = self.fill_by_value(offer_class, left);
         let by_shape = self.fill_by_shape(offer_class, left);
-        let best = if self.value(&by_shape) > self.value(&by_value) { by_shape } else { by_value };
+        let is_better = self.values(&by_shape) > self.values(&by_value);
+        let best = if is_better { by_shape } else { by_value };
         (!best.pods.is_empty()).then_some(best)
     }
 
@@ -472,7 +488,7 @@ impl WeightTier<'_> {
             tier.greedy(candidates, &mut rest, &mut new_nodes, 0);
             tier.downsize(&mut new_nodes);
             let price: i128 = new_nodes.iter().map(|node| self.cost(node)).sum();
-            Some(((rest.iter().sum::<u32>(), price, new_nodes.len()), next))
+            Some(((self.count_left(&rest), price, new_nodes.len()), next))
         });
         let best = ends.reduce(|a, b| if b.0 < a.0 { b } else { a }).map(|(_, next)| next);
         // Some candidates alone say nothing about the rest.

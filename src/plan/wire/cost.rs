@@ -20,9 +20,8 @@ pub struct Cost {
     pub hourly_delta: MicroUsd,
     /// Difference for a month of 730 hours.
     pub monthly_delta: MicroUsd,
-    /// Lower bound of the hourly price of every fleet of new nodes that holds the same pods. It
-    /// depends on demand, node pools and prices, and not on the running nodes; at most
-    /// `hourly_after`.
+    /// Lower bound of the hourly price of every fleet of new nodes that holds the placed pods; at
+    /// most `hourly_after`. Unschedulable pods, which depend on the running nodes, do not count.
     pub lower_bound_hourly: MicroUsd,
     /// Excess of `hourly_after` over the lower bound, in percent with two decimals.
     pub gap_percent: String,

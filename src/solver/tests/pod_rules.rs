@@ -243,6 +243,25 @@ fn a_pool_limit_gives_its_room_to_the_most_pods() {
 }
 
 #[test]
+fn a_pool_limit_gives_its_room_to_the_highest_priority_first() {
+    let large = "priority: 1000, containers: [{name: app, resources: {requests: {cpu: 20, memory: \
+                 100Gi}, limits: {nvidia.com/gpu: 4}}}]";
+    let small = "containers: [{name: app, resources: {requests: {cpu: 250m, memory: 512Mi}}}]";
+    // The small pods alone would fill cheaper nodes, within the look-ahead and beyond it.
+    for pods in [60, 100] {
+        let mut scenario =
+            scenario(&[deployment("large", 1, large), deployment("small", pods, small)]);
+        let pool = scenario.pool();
+        let types = ["g4dn.12xlarge", "m5.large"];
+        pool.requirements[0] = requirement("node.kubernetes.io/instance-type", &types);
+        pool.limits.resources = [("cpu".into(), 48_000)].into();
+        let fleet = summary(&scenario, &scenario.solve());
+        let placed = (fleet.nodes["large"].as_slice(), fleet.nodes["small"].as_slice());
+        assert_eq!((placed, fleet.unplaced), ((&[1][..], &[pods][..]), 0));
+    }
+}
+
+#[test]
 fn spread_over_zones_and_types_shares_nodes() {
     let rules = "topologySpreadConstraints: [{topologyKey: topology.kubernetes.io/zone, maxSkew: 1, \
                  whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: a}}}, \
@@ -475,4 +494,17 @@ fn pods_with_volumes_in_several_zones_are_explained_together() {
     // Each pod has a node of its own.
     let others: u32 = row.elsewhere.iter().map(|reason| reason.count).sum();
     assert_eq!(others, plan.summary.add - 3, "{:?}", row.elsewhere);
+}
+
+#[test]
+fn limits_are_raised_for_all_pods_of_a_stateful_set() {
+    let mut scenario = scenario(&[zonal_database()]);
+    scenario.pool().limits.resources = [("cpu".into(), 2_000)].into();
+    let target = scenario.solve().target;
+    let [unplaced] = target.unschedulable.as_slice() else { panic!("one workload") };
+    let fix = "raise the limits of NodePool default (pool.yaml:1) by cpu 10: at most 3 m5.xlarge, \
+               $0.5760/h more";
+    assert_eq!((unplaced.pods, unplaced.suggested_change.as_deref()), (3, Some(fix)));
+    scenario.pool().limits.resources = [("cpu".into(), 12_000)].into();
+    assert!(scenario.solve().target.unschedulable.is_empty());
 }

@@ -171,6 +171,26 @@ fn each_of_two_options_has_its_own_price() {
 }
 
 #[test]
+fn each_of_two_options_removes_every_obstacle() {
+    let beside_arm = |key: &'static str, value: &'static str| {
+        advice_for(("kubernetes.io/arch", "arm64"), |scenario| {
+            scenario.template().spec.node_selector.extend([label(key, value)]);
+        })
+    };
+    let disk = "karpenter.k8s.aws/instance-local-nvme";
+    let fix = beside_arm(disk, "118");
+    let edits = "add arm64 to kubernetes.io/arch and add c6gd.large to \
+                 node.kubernetes.io/instance-type in NodePool default";
+    assert!(fix.starts_with(edits), "an m6g.large has no disk: {fix}");
+    // No type for arm64 has such a disk, and no type is in such a zone.
+    for (key, value) in [(disk, "75"), (key::ZONE, "us-west-2a")] {
+        let fix = beside_arm(key, value);
+        assert!(!fix.contains("; or ") && fix.contains(key), "{fix}");
+        assert!(fix.contains("make nodes with kubernetes.io/arch arm64, or remove"), "{fix}");
+    }
+}
+
+#[test]
 fn advice_about_the_operating_system_names_the_node_class() {
     let windows = ("kubernetes.io/os", "windows");
     let rest = "choose an amiFamily or image alias with kubernetes.io/os windows in EC2NodeClass \
@@ -201,8 +221,8 @@ fn limits_are_raised_for_all_workloads_that_they_block() {
         let unschedulable = scenario.solve().target.unschedulable;
         unschedulable.into_iter().map(|pods| pods.suggested_change).collect::<Vec<_>>()
     };
-    let fix = "raise the limits of NodePool default (pool.yaml:1) by cpu 4 for the 2 workloads \
-               that need it: 2 m5.large, $0.1920/h more if each workload has nodes of its own";
+    let fix = "raise the limits of NodePool default (pool.yaml:1) by cpu 4 for 2 workloads: at \
+               most 2 m5.large, $0.1920/h more";
     assert_eq!(fixes(&scenario), [Some(fix.to_owned()), Some(fix.to_owned())]);
     scenario.pool().limits.resources = [("cpu".into(), 4_000)].into();
     let fix = "raise the limits of NodePool default (pool.yaml:1) by cpu 2: 1 m5.large, $0.0960/h \

@@ -1,12 +1,14 @@
 //! A pool as a candidate for pods that none of its nodes has room for.
 
+use std::collections::BTreeSet;
+
 use super::super::auto_scaling_groups::{group_guarantee, group_size, resize_obstacle};
 use super::super::limits::amount;
 use super::super::offer::{PoolRefusal, pool_requirements};
 use super::super::{GroupGrowth, Input};
 use super::raised_limits::limit_text;
 use super::suggested_change::UnplacedPods;
-use super::{UnschedulableReport, contradiction_remedy};
+use super::{OfferObstacle, UnschedulableReport, contradiction_remedy};
 use crate::catalog::{InstanceType, NodeSettings, ebs_volumes};
 use crate::demand::PodShape;
 use crate::model::desired::{NodeClass, NodeGroup, Pool, PoolRequirement};
@@ -33,6 +35,10 @@ pub(super) struct PoolCandidate<'a> {
     /// Removals of the pod's requirements for the instance type that the pool excludes. A change of
     /// the type meets them instead.
     type_changes: Vec<String>,
+    /// Keys of the pod's requirements that `changes` removes.
+    removed: BTreeSet<&'a LabelKey>,
+    /// Keys of the pod's requirements that the instance type decides.
+    type_keys: BTreeSet<&'a LabelKey>,
 }
 
 /// The instance type that needs the fewest changes of a pool; the cheapest of several.
@@ -78,12 +84,19 @@ impl<'a> PoolCandidate<'a> {
             }
             (!met).then(|| format!("remove the pod's requirement {key} {set}"))
         };
-        let mut type_changes = Vec::new();
+        let asked = shape.nodes.any_of.iter().flat_map(Requirements::iter);
+        let keys: BTreeSet<&LabelKey> = asked.map(|(key, _)| key).collect();
+        let type_keys: BTreeSet<&LabelKey> =
+            keys.into_iter().filter(|key| report.is_of_type(key.as_str())).collect();
+        let (mut type_changes, mut removed) = (Vec::new(), BTreeSet::new());
         for (key, set) in shape.nodes.any_of.first().into_iter().flat_map(Requirements::iter) {
             let Some(change) = of_pool(key.as_str(), set) else { continue };
-            let is_of_type = !set.is_empty() && report.is_of_type(key.as_str());
-            let list = if is_of_type { &mut type_changes } else { &mut changes };
-            list.push(change);
+            if !set.is_empty() && type_keys.contains(key) {
+                type_changes.push(change);
+            } else {
+                changes.push(change);
+                removed.insert(key);
+            }
         }
         let settings = NodeSettings::new(pool, class);
         Self {
@@ -97,6 +110,30 @@ impl<'a> PoolCandidate<'a> {
             settings,
             changes,
             type_changes,
+            removed,
+            type_keys,
+        }
+    }
+
+    /// Returns true if the described change of the type removes an obstacle of its offers.
+    pub(super) fn removes(&self, obstacle: &OfferObstacle) -> bool {
+        match obstacle {
+            OfferObstacle::Taint(taint) => {
+                self.changes.contains(&format!("tolerate taint {taint}"))
+            }
+            OfferObstacle::Label { key, .. } | OfferObstacle::Contradiction { key } => {
+                self.type_keys.iter().chain(&self.removed).any(|known| known.as_str() == key)
+            }
+            OfferObstacle::Volume { .. }
+            | OfferObstacle::NoTerm
+            | OfferObstacle::TooSmall { .. }
+            | OfferObstacle::Limit
+            | OfferObstacle::LimitUntilApplied
+            | OfferObstacle::Reservation(_)
+            | OfferObstacle::StaticPool
+            | OfferObstacle::Withheld(_)
+            | OfferObstacle::Rule(_)
+            | OfferObstacle::LeftOver => false,
         }
     }
 
@@ -230,11 +267,14 @@ impl<'a> PoolCandidate<'a> {
         [change].into_iter().chain(raised).collect()
     }
 
-    /// Returns true if the pod's node selector allows these labels of a type.
+    /// Returns true if the pod's node selector allows these labels of a type. A type without the
+    /// label of local disks has none, so that a pod that asks for them does not run there.
     fn admits(&self, labels: &Labels) -> bool {
         let meets = |alternative: &Requirements| {
-            let mut wishes = alternative.iter();
-            wishes.all(|(key, set)| labels.get(key).is_none_or(|value| set.contains(Some(value))))
+            alternative.iter().all(|(key, set)| match labels.get(key) {
+                Some(value) => set.contains(Some(value)),
+                None => set.contains(None) || !self.type_keys.contains(key),
+            })
         };
         self.shape.nodes.any_of.iter().any(meets)
     }

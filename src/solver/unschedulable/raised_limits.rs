@@ -1,7 +1,8 @@
-//! Advice to raise the limits of a pool, for all workloads that they block.
+//! Advice to raise the limits of a pool, for all pods that they block.
 //!
-//! Pods of one workload may use up the limits that were raised for another. Where several workloads
-//! need the same limits raised, the advice is the sum for all of them.
+//! Pods of one group may use up the limits that were raised for another. Where several groups need
+//! the same limits raised, the advice is the sum for all of them. They may be groups of one
+//! workload: its volumes bind its pods to different zones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +31,7 @@ pub(super) struct LimitNeed {
     besides: Option<Vec<String>>,
 }
 
-/// Advice for all workloads that the limits of one pool block.
+/// Advice for all groups that the limits of one pool block.
 struct SharedRemedy {
     raised: String,
     nodes: String,
@@ -112,8 +113,7 @@ impl UnschedulableReport<'_> {
         format!("raise the limits of {pool} by {}", amounts.join(", "))
     }
 
-    /// Returns the explanations, where limits that block several workloads are raised for all of
-    /// them.
+    /// Returns the explanations, where limits that block several groups are raised for all of them.
     pub(super) fn with_shared_limits(
         &self,
         explained: Vec<(UnschedulablePods, Option<LimitNeed>)>,
@@ -140,29 +140,30 @@ impl UnschedulableReport<'_> {
         explained.into_iter().map(with_remedy).collect()
     }
 
-    /// Returns the advice for all workloads that the limits of a pool block. `None` if there is one
-    /// workload.
+    /// Returns the advice for all groups that the limits of a pool block. `None` if there is one
+    /// group.
     fn shared_remedy(
         &self,
         pool: &PoolName,
         needs: &[&LimitNeed],
         context: &RescueContext,
     ) -> Option<SharedRemedy> {
-        let workloads: BTreeSet<&str> = needs.iter().map(|need| need.workload.as_str()).collect();
-        if workloads.len() < 2 {
+        if needs.len() < 2 {
             return None;
         }
+        let workloads: BTreeSet<&str> = needs.iter().map(|need| need.workload.as_str()).collect();
         let further: Vec<(usize, i64)> =
             needs.iter().map(|need| (need.offer, need.nodes)).collect();
         let raised = self.raised_limit(pool, &context.limit_shortfall(&further));
-        Some(SharedRemedy {
-            raised: format!("{raised} for the {} workloads that need it", workloads.len()),
-            nodes: nodes_of(needs),
-        })
+        let raised = match workloads.len() {
+            0 | 1 => raised,
+            several => format!("{raised} for {several} workloads"),
+        };
+        Some(SharedRemedy { raised, nodes: nodes_of(needs) })
     }
 }
 
-/// Returns the nodes of several workloads, and their price.
+/// Returns the nodes of several groups, and their price. Groups that share a node need less.
 fn nodes_of(needs: &[&LimitNeed]) -> String {
     let mut by_type: BTreeMap<&InstanceTypeName, i64> = BTreeMap::new();
     let mut price = MicroUsd::ZERO;
@@ -179,7 +180,7 @@ fn nodes_of(needs: &[&LimitNeed]) -> String {
             by_type.iter().map(|(kind, nodes)| format!("{nodes} {kind}")).collect();
         list.join(", ")
     };
-    format!("{nodes}, ${}/h more if each workload has nodes of its own", price.rounded(4))
+    format!("at most {nodes}, ${}/h more", price.rounded(4))
 }
 
 /// Returns the advice to raise limits, with the further changes that the pods need.

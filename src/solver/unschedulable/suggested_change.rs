@@ -152,7 +152,7 @@ impl UnschedulableReport<'_> {
         // The price is that of a node without these labels.
         let is_of_type = of_instance.iter().all(|(key, _)| self.is_of_type(key));
         let named = if is_of_type && hidden.is_none() && at.is_some() {
-            self.named_type(unplaced, &node.pool)
+            self.named_type(unplaced, &node.pool, &chosen)
         } else {
             None
         };
@@ -189,14 +189,22 @@ impl UnschedulableReport<'_> {
     }
 
     /// Returns the edits of the pool for the cheapest type with the labels that the pod asks for.
-    fn named_type(&self, unplaced: &UnplacedPods, name: &PoolName) -> Option<String> {
+    /// `None` if they leave one of the obstacles.
+    fn named_type(
+        &self,
+        unplaced: &UnplacedPods,
+        name: &PoolName,
+        obstacles: &[&OfferObstacle],
+    ) -> Option<String> {
         let desired = self.input.desired;
         let pool = desired.pools.get(name)?;
         let class = desired.class_of(pool)?;
         if desired.node_groups.contains_key(name) {
             return None;
         }
-        PoolCandidate::new(self, pool, class, unplaced).requirement_change()
+        let candidate = PoolCandidate::new(self, pool, class, unplaced);
+        let removes_all = obstacles.iter().all(|obstacle| candidate.removes(obstacle));
+        if removes_all { candidate.requirement_change() } else { None }
     }
 
     /// Returns the advice for pods that ask for another operating system: the image of the nodes
