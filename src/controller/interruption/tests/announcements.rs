@@ -132,21 +132,20 @@ fn drained_of_twenty(within: Option<i64>, until: i64, evictions: Evictions) -> (
     let ids: Vec<String> = (10..30).map(|n| format!("i-{n}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     harness.interrupt(3, MessageKind::Health, &ids, within);
-    let (mut drained, mut most) = (BTreeSet::new(), 0);
+    let (mut drained, mut most) = (BTreeSet::new(), 0_usize);
     for seconds in (5..until).step_by(5) {
         harness.finish_saving(seconds);
         let done = harness.step_at(seconds, fleet_of_twenty(seconds, &stopped, &ended));
         for deed in &done {
             if let Some(id) = deed.strip_prefix("drains ") {
                 drained.insert(id.to_owned());
-                if evictions == Evictions::Blocked {
-                    continue;
-                }
                 if evictions == Evictions::Succeed {
                     stopped.insert(id.to_owned());
                 }
-                let results = vec![Ok(EvictOutcome::Evicted)];
-                harness.step_at(seconds, Event::Evicted { instance: id.into(), results });
+                if evictions != Evictions::Blocked {
+                    let results = vec![Ok(EvictOutcome::Evicted)];
+                    harness.step_at(seconds, Event::Evicted { instance: id.into(), results });
+                }
             } else if let Some(id) = deed.strip_prefix("ends ") {
                 ended.insert(id.to_owned());
                 let result = Ok(TerminateOutcome::Called);
