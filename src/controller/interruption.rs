@@ -91,7 +91,7 @@ impl ControllerState {
     /// Starts tracking the termination of an instance. Observations before `from` cannot confirm
     /// that it is gone.
     pub(super) fn begin_interruption(&mut self, record: InterruptionRecord, from: u64) {
-        if self.interruptions.absorb(&record) {
+        if self.interruptions.absorb(&record, self.now) {
             return;
         }
         let known_from = self.observation.next_number();
@@ -209,8 +209,10 @@ impl ControllerState {
         let Some(interruption) = self.interruptions.all.get_mut(id) else { return };
         let pods = || node.map(|node| pods(&node.name)).unwrap_or_default();
         let phase = interruption.phase();
-        if let (InterruptionPhase::Replacing, Some(is_all_replaced), false) =
-            (phase, is_all_replaced, interruption.record.member)
+        let awaits_replacement =
+            phase == InterruptionPhase::Replacing || interruption.is_drained_unconfirmed();
+        if let (true, Some(is_all_replaced), false) =
+            (awaits_replacement, is_all_replaced, interruption.record.member)
         {
             let pods = pods();
             let replacements = &self.planning.replacements;

@@ -343,12 +343,13 @@ impl ControllerState {
         room
     }
 
-    /// Returns true if an instance is interrupted by a repair and its pods are being evicted: its
-    /// replacement is there.
+    /// Returns true if an instance is interrupted by a repair and its pods are being evicted for it:
+    /// its replacement is there.
     fn is_replaced_by_repair(&self, id: &InstanceId) -> bool {
         self.interruptions.all.get(id).is_some_and(|interruption| {
             is_repair(&interruption.record.why)
                 && interruption.phase() >= InterruptionPhase::Draining
+                && !interruption.is_drained_unconfirmed()
         })
     }
 
@@ -358,9 +359,12 @@ impl ControllerState {
         self.leadership.is_leader() && self.mode() != Mode::Observe && !suspended
     }
 
+    /// Begins a repair. An announced change that nothing confirms does not prevent it: the change
+    /// may be months ahead.
     fn begin_repair(&mut self, instance: InstanceId, why: &str) {
         let is_removed = self.applies.removes_instance(&instance);
-        if is_removed || self.interruptions.all.contains_key(&instance) {
+        let known = self.interruptions.all.get(&instance);
+        if is_removed || known.is_some_and(|known| !known.record.is_unconfirmed()) {
             return;
         }
         let (why, since) = (why.to_owned(), self.now);

@@ -283,6 +283,8 @@ impl PersistedState {
     /// 3. Offerings without capacity. They are tried once more.
     /// 4. Digests of requested launches, the oldest first. Their results are awaited, and the
     ///    launches are not requested again.
+    /// 5. Changes that were announced during an interruption. After a restart, their pods are not
+    ///    evicted early.
     ///
     /// Removals, interruptions, repairs and operators' requests are never dropped. The caller
     /// compares the result with its limit ([`PersistedState::size`]).
@@ -315,6 +317,10 @@ impl PersistedState {
             }
             state.dropped_entries += state.in_doubt_launches[n].forget_rows();
             size = state.size();
+        }
+        if size > most {
+            let announced = state.interruptions.iter_mut().filter_map(|of| of.announced.take());
+            state.dropped_entries += announced.count();
         }
         state
     }

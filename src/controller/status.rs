@@ -336,7 +336,8 @@ pub struct InterruptionStatus {
     pub reason: String,
     /// Time of the notice.
     pub since: Timestamp,
-    /// Time at which EC2 terminates the instance; absent without a deadline.
+    /// Time at which EC2 terminates the instance, or that of a scheduled change that was announced
+    /// during a repair; absent without a deadline.
     pub deadline: Option<Timestamp>,
     /// Phase of the interruption.
     pub phase: InterruptionPhase,

@@ -41,9 +41,10 @@ impl Announcement {
 }
 
 impl InterruptionRecord {
-    /// Adds another record of the same instance. Of two deadlines the earlier one counts. A message
-    /// that nothing confirms changes nothing about an interruption that something confirms, except
-    /// that pods are evicted before its time. It gives way to any other message.
+    /// Adds another record of the same instance. Of two deadlines the earlier one counts. A time
+    /// that nothing confirms no longer counts once it is past and another one is announced. A
+    /// message that nothing confirms changes nothing about an interruption that something confirms,
+    /// except that pods are evicted before its time. It gives way to any other message.
     pub(in crate::controller) fn absorb(&mut self, other: &Self) {
         let announced = match (self.is_unconfirmed(), other.is_unconfirmed()) {
             (false, true) => other.as_announcement(),
@@ -52,13 +53,23 @@ impl InterruptionRecord {
                 *self = Self { member: self.member, ..other.clone() };
                 announced
             }
-            (true, true) | (false, false) => {
+            (true, true) => {
+                let both = [self.deadline, other.deadline].into_iter().flatten();
+                self.deadline = both.min_by_key(|at| (other.is_past(*at), *at));
+                other.announced
+            }
+            (false, false) => {
                 self.deadline = [self.deadline, other.deadline].into_iter().flatten().min();
                 other.announced
             }
         };
         let both = [self.announced, announced].into_iter().flatten();
-        self.announced = both.min_by_key(|announced| announced.deadline);
+        self.announced = both.min_by_key(|one| (other.is_past(one.deadline), one.deadline));
+    }
+
+    /// Returns whether a time had passed when the interruption became known.
+    fn is_past(&self, at: Timestamp) -> bool {
+        at <= self.since
     }
 
     /// Returns the announcement of a record whose deadline lay ahead.
@@ -134,11 +145,12 @@ impl Interruption {
     /// Returns whether a scheduled change that nothing confirms is so near that pods are evicted. A
     /// start in the past is no reason: EC2 has taken the instance by then, or the message is wrong.
     pub(super) fn is_announced_time_near(&self, now: Timestamp) -> bool {
-        if self.record.is_unconfirmed() {
-            let start = self.eviction_start_before_deadline().filter(|_| self.record.is_ahead());
-            return start.is_some_and(|start| now >= start);
-        }
-        self.record.announced.is_some_and(|announced| announced.is_due(now))
+        let announced = if self.record.is_unconfirmed() {
+            self.record.as_announcement()
+        } else {
+            self.record.announced
+        };
+        announced.is_some_and(|announced| announced.is_due(now))
     }
 
     /// Returns when a joined node that is no longer shown counts as lost.

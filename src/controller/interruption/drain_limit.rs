@@ -4,20 +4,23 @@
 //! limits bound such drains. `spec.controller.removals` applies while the announced time is far or
 //! unknown. Near that time `spec.controller.massRemoval` applies: EC2 is about to take the
 //! instance, and a drain that waits helps no pod. Without any limit near the time, a sender of near
-//! times could have all nodes drained at once. No port reads the scheduled events of EC2, which
-//! would confirm them.
+//! times could have all nodes drained at once. That limit counts stuck drains as well: their nodes
+//! are cordoned, and their pods may be evicted at any time. No port reads the scheduled events of
+//! EC2, which would confirm them.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::state_machine::{Drain, Interruption, Progress, StepContext};
 use crate::controller::mass_removal::nodes_at_once;
 use crate::controller::state::ControllerState;
+use crate::controller::status::InterruptionPhase;
 use crate::model::desired::CountOrShare;
 use crate::model::ids::InstanceId;
 use crate::model::observed::{Node, Observed};
 use crate::model::saturating_time::later;
 
-/// A drain that has evicted nothing for this long is stuck, and delays no other drain.
+/// A drain that has evicted nothing for this long is stuck. It delays no other drain, except those
+/// near their announced time.
 const STUCK_AFTER: SignedDuration = SignedDuration::from_mins(15);
 
 /// Room for another drain because of a message that nothing confirms.
@@ -52,12 +55,16 @@ impl Interruption {
         }
     }
 
-    /// Returns whether a message that nothing confirms has the instance drained, and the drain is
-    /// not stuck.
-    pub(super) fn uses_drain_room(&self, now: Timestamp) -> bool {
+    /// Returns the drain that a message began which nothing confirms, unless it is abandoned.
+    fn unconfirmed_drain(&self) -> Option<Drain> {
         let drain = self.drain_progress().filter(|drain| drain.is_unconfirmed);
-        !self.drain_abandoned
-            && drain.is_some_and(|drain| now < later(drain.evicted_at, STUCK_AFTER))
+        drain.filter(|_| !self.drain_abandoned)
+    }
+
+    /// Returns whether pods are evicted only because of a message that nothing confirms, so that
+    /// nothing is forced.
+    pub(in crate::controller) fn is_drained_unconfirmed(&self) -> bool {
+        self.phase() == InterruptionPhase::Draining && self.unconfirmed_drain().is_some()
     }
 
     /// Returns the drain that begins now, if one does: the replacement is there, or time is short.
@@ -94,15 +101,17 @@ impl ControllerState {
         if !all.get(id).is_some_and(Interruption::needs_drain_room) {
             return DrainRoom::Any;
         }
-        let draining = all.values().filter(|other| other.uses_drain_room(self.now)).count();
-        let draining = u32::try_from(draining).unwrap_or(u32::MAX);
+        let drains = || all.values().filter_map(Interruption::unconfirmed_drain);
+        let is_active = |drain: &Drain| self.now < later(drain.evicted_at, STUCK_AFTER);
+        let active = u32::try_from(drains().filter(is_active).count()).unwrap_or(u32::MAX);
+        let draining = u32::try_from(drains().count()).unwrap_or(u32::MAX);
         let nodes = world.nodes.values().filter(|node| !node.is_fargate()).count();
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         let settings = self.revisions.settings();
         // One drain at a time is always possible: the node is cordoned already.
         let most = settings.map_or(0, |settings| settings.removals.limit_for(nodes)).max(1);
         let limit = settings.map_or(CountOrShare::Count(0), |settings| settings.mass_removal);
-        if draining < most {
+        if active < most {
             DrainRoom::Any
         } else if draining < nodes_at_once(limit, nodes) {
             DrainRoom::NearDeadline

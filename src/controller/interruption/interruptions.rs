@@ -65,12 +65,15 @@ impl Interruptions {
         (!self.all.is_empty()).then_some(self.due)
     }
 
-    /// Adds a record to the known interruption of its instance, and returns whether there is one.
-    pub(super) fn absorb(&mut self, record: &InterruptionRecord) -> bool {
-        let Some(interruption) = self.all.get_mut(&record.instance) else { return false };
-        let before = interruption.record.clone();
-        interruption.record.absorb(record);
-        self.records_version += u64::from(interruption.record != before);
+    /// Adds a record to the known interruption of its instance, and returns whether there is one. An
+    /// interruption whose drain is abandoned ends with the uncordon, and takes no other record.
+    pub(super) fn absorb(&mut self, record: &InterruptionRecord, now: Timestamp) -> bool {
+        let known = self.all.get_mut(&record.instance);
+        let Some(interruption) = known.filter(|known| !known.drain_abandoned) else {
+            return false;
+        };
+        let has_changed = interruption.absorb(record, now);
+        self.records_version += u64::from(has_changed);
         true
     }
 
@@ -86,7 +89,13 @@ impl Interruptions {
         self.records_version += u64::from(interruption.continue_as_announced(now));
     }
 
-    pub(super) fn insert(&mut self, interruption: Interruption) {
+    /// Adds an interruption, in place of one whose drain is abandoned.
+    pub(super) fn insert(&mut self, mut interruption: Interruption) {
+        if let Some(before) = self.all.get(&interruption.record.instance) {
+            // The uncordon may be in progress. No observation before its end shows the cordon.
+            interruption.cordoning = before.cordoning;
+            interruption.trusted_from = interruption.trusted_from.max(before.trusted_from);
+        }
         self.all.insert(interruption.record.instance.clone(), interruption);
         self.records_version += 1;
         self.version += 1;

@@ -11,7 +11,7 @@ use super::drain_limit::DrainRoom;
 use crate::apply::Bounds;
 use crate::apply::eviction_order::{next_to_evict, remaining_attachment};
 use crate::controller::event::Effect;
-use crate::controller::node_health::is_broken;
+use crate::controller::node_health::{is_broken, is_repair};
 use crate::controller::observation::BUSY_REFRESH;
 use crate::controller::persisted_state::InterruptionRecord;
 use crate::controller::retry::backoff;
@@ -81,7 +81,8 @@ pub(super) struct Drain {
     pub(super) evicted_at: Timestamp,
     /// Since when observations show no evictable pod on the instance.
     pub(super) empty_since: Option<Timestamp>,
-    /// True if only a message that nothing confirms began it.
+    /// True if only a message that nothing confirms began it, and the replacement of a repair is
+    /// not there yet.
     pub(super) is_unconfirmed: bool,
 }
 
@@ -259,14 +260,14 @@ impl Interruption {
         node: Option<&NodeName>,
         blocked: Option<&Blocked>,
     ) -> InterruptionStatus {
-        let InterruptionRecord { instance, why, since, deadline, member: _, announced: _ } =
+        let InterruptionRecord { instance, why, since, deadline, member: _, announced } =
             &self.record;
         InterruptionStatus {
             instance: instance.clone(),
             node: node.cloned(),
             reason: why.clone(),
             since: *since,
-            deadline: *deadline,
+            deadline: deadline.or(announced.map(|announced| announced.deadline)),
             phase: self.phase(),
             replacement_blocked: blocked.cloned(),
         }
@@ -279,8 +280,9 @@ impl Interruption {
             return false;
         }
         let near = |at: Timestamp| at > self.record.since && now >= earlier(at, NEAR_DEADLINE);
-        let most =
-            if self.record.deadline.is_some_and(near) { NEAR_DEADLINE_RETRY_MAX } else { most };
+        let announced = self.record.announced.map(|announced| announced.deadline);
+        let is_near = self.record.deadline.is_some_and(near) || announced.is_some_and(near);
+        let most = if is_near { NEAR_DEADLINE_RETRY_MAX } else { most };
         self.attempts = self.attempts.saturating_add(1);
         self.retry_at = later(now, backoff(self.attempts).min(most));
         true
@@ -317,6 +319,22 @@ impl Interruption {
         {
             *wait = new;
         }
+    }
+
+    /// Adds another record of the instance, and returns whether its own one changes. A message of
+    /// EC2 confirms a drain at once. A repair confirms it once the replacement is there.
+    pub(super) fn absorb(&mut self, record: &InterruptionRecord, now: Timestamp) -> bool {
+        let before = self.record.clone();
+        self.record.absorb(record);
+        if before.is_unconfirmed()
+            && !self.record.is_unconfirmed()
+            && let Progress::Draining(drain) = &mut self.progress
+        {
+            // The time before says nothing about the new reason.
+            drain.since = now;
+            drain.is_unconfirmed &= is_repair(&self.record.why);
+        }
+        self.record != before
     }
 
     fn is_broken(&self) -> bool {
@@ -465,6 +483,15 @@ impl Interruption {
         let NodeView { node, to_evict, evict_next, attached } = view;
         let StepContext { now, sighting, is_observation_trusted, is_drained_by_apply, .. } =
             context;
+        if drain.is_unconfirmed
+            && !self.record.is_unconfirmed()
+            && context.is_replaced
+            && is_observation_trusted
+        {
+            // The repair would begin the drain now.
+            (drain.is_unconfirmed, drain.since) = (false, now);
+            self.progress = Progress::Draining(drain);
+        }
         let forced = if let Some(deadline) = self.forced_termination_at() {
             now >= deadline
         } else {
@@ -508,10 +535,12 @@ impl Interruption {
         Transition::Continue
     }
 
-    /// Cancels a repair if no pod has been evicted yet. A scheduled change that was announced
+    /// Cancels a repair if it has evicted no pod yet. A scheduled change that was announced
     /// meanwhile goes on. Returns whether one does.
     pub(super) fn cancel_repair(&mut self, now: Timestamp) -> bool {
-        if self.phase() > InterruptionPhase::Replacing || self.drain_abandoned {
+        let has_evicted =
+            self.phase() > InterruptionPhase::Replacing && !self.is_drained_unconfirmed();
+        if has_evicted || self.drain_abandoned {
             return false;
         }
         let goes_on = self.continue_as_announced(now);

@@ -143,6 +143,22 @@ fn scheduled_change_of_an_instance_under_repair_is_remembered() {
 }
 
 #[test]
+fn announced_change_does_not_prevent_a_repair() {
+    let mut harness = ControllerHarness::leading();
+    let announced = 80 * 24 * 3_600;
+    harness.observe(1, world(1));
+    harness.interrupt(1, MessageKind::Health, &["i-1"], Some(announced));
+    assert_eq!(harness.state().interruptions.all["i-1"].record.why, "health");
+    for minutes in 0..15 {
+        fails(&mut harness, minutes, &["i-1"], &[]);
+    }
+    let record = &harness.state().interruptions.all["i-1"].record;
+    let deadline = record.announced.map(|announced| announced.deadline);
+    assert_eq!(record.why, NodeFault::AcceleratedHardware.reason());
+    assert_eq!((record.deadline, deadline), (None, Some(at(1 + announced))));
+}
+
+#[test]
 fn repaired_instance_counts_as_broken_for_one_hour() {
     let mut harness = with_one_repair("i-1");
     let is_repaired = |harness: &mut ControllerHarness, from: i64, to: i64| {

@@ -2,6 +2,7 @@
 
 use super::super::inflight_launches::ROWS_MAX;
 use super::*;
+use crate::controller::persistence::PERSISTED_BYTES_MAX;
 use crate::model::observed::Exclusion;
 use crate::model::unavailable_offerings::ExclusionLimits;
 use crate::plan::wire::PlacementRow;
@@ -346,7 +347,7 @@ fn full() -> PersistedState {
                 since: time(n),
                 deadline: Some(at(9)),
                 member: false,
-                announced: None,
+                announced: Some(Announcement { since: time(n), deadline: at(9) }),
             })
             .collect(),
         repairs: (0..REPAIRS_MAX).map(repaired).collect(),
@@ -382,9 +383,13 @@ fn oversized_state_drops_entries_in_documented_order() {
         assert_eq!((sizes(&fitted), fitted.dropped_entries), (left, shed), "{less} bytes less");
         assert_eq!(fitted.launch_times().count(), MOVES_MAX, "budgets count all of them");
     }
-    // The API server accepts 256 KiB of annotations, shared with others.
-    let fitted = state.fit_within(150 << 10);
-    assert!(fitted.size() <= 150 << 10, "{}", fitted.size());
+    // A larger state is not saved at all.
+    let fitted = state.fit_within(PERSISTED_BYTES_MAX);
+    assert!(fitted.size() <= PERSISTED_BYTES_MAX, "{}", fitted.size());
+    // Announced changes are dropped last.
+    let least = state.fit_within(0);
+    assert!(least.interruptions.iter().all(|of| of.announced.is_none()));
+    assert!(least.size() <= 150 << 10, "{}", least.size());
     assert_eq!((&fitted.interruptions, &fitted.removals), (&state.interruptions, &state.removals));
     assert_eq!(
         (&fitted.repairs, &fitted.confirmed_removals),

@@ -88,10 +88,14 @@ fn check_staying_pods(
     };
     for RunningPods { key, group, pods: running, on_all_nodes } in context.running_on(node) {
         let pods = row.planned(key);
+        let by_count = on_all_nodes.saturating_sub(group.counts.planned);
+        let is_partly_on_fargate = context.facts.demand.planned(group) > group.counts.planned;
         let surplus = if declared_set(context, group).is_some() {
-            unwanted.get(&(&group.workload, node)).copied().unwrap_or(0)
+            let by_ordinal = unwanted.get(&(&group.workload, node)).copied().unwrap_or(0);
+            // Ordinals do not show which wanted pods are planned for Fargate.
+            if is_partly_on_fargate { by_ordinal.max(by_count) } else { by_ordinal }
         } else {
-            on_all_nodes.saturating_sub(group.counts.planned)
+            by_count
         };
         let admitted = || refusal_of(group, &state.nodes[index].admission_view()).is_none();
         if running > pods.saturating_add(surplus) && admitted() && !overdrawn() {
@@ -111,12 +115,12 @@ fn declared_set<'a>(context: &CheckContext<'a>, group: &PodGroup) -> Option<&'a 
 /// Counts the active pods whose ordinals their `StatefulSet` does not want.
 ///
 /// Its controller deletes them whatever number of its pods runs: pods of wanted ordinals may be
-/// pending.
+/// pending. Pods on Fargate have ordinals as well.
 fn unwanted_ordinals<'a>(context: &CheckContext<'a>) -> UnwantedOrdinals<'a> {
     let facts = context.facts;
     let wanted = facts.demand.groups.iter().filter_map(|group| {
         let first = declared_set(context, group)?.first_ordinal;
-        Some((&group.workload, first..first.saturating_add(group.counts.planned)))
+        Some((&group.workload, first..first.saturating_add(facts.demand.planned(group))))
     });
     let wanted: BTreeMap<&WorkloadId, Range<u32>> = wanted.collect();
     let mut unwanted = UnwantedOrdinals::new();

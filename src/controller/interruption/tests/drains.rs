@@ -315,6 +315,59 @@ fn node_of_terminated_instance_is_deleted() {
     assert!(harness.state().interruptions.all.is_empty());
 }
 
+#[test]
+fn replacement_is_noticed_during_a_drain_that_an_announcement_began() {
+    let mut harness = is_drained();
+    harness.modify(|state| {
+        let id = InstanceId::from("i-1");
+        let mut plan = crate::testing::sample_plan::plan();
+        plan.capacity.unschedulable.clear();
+        let gone = [id.clone()].into();
+        let replacements = PlannedReplacements::from_plan(&plan, &BTreeMap::new(), gone);
+        state.planning.replacements = replacements;
+        let interruption = state.interruptions.all.get_mut(&id).expect("it goes");
+        (interruption.record.why, interruption.record.deadline) = ("not-ready".to_owned(), None);
+        interruption.progress = Progress::Draining(Drain::new(at(65), true));
+        let world = with_pods(65, &["api"]);
+        for is_replaced in [false, true] {
+            let (node, mut effects) = (world.node_for_instance(&id), Vec::new());
+            let pods = |node: &NodeName| planning_snapshot::pods_to_evict(&world, node);
+            state.advance_interruption(&id, Some(is_replaced), &world, node, pods, &mut effects);
+            let interruption = &state.interruptions.all[&id];
+            assert_eq!(interruption.is_drained_unconfirmed(), !is_replaced);
+        }
+    });
+}
+
+#[test]
+fn message_about_an_instance_whose_drain_is_abandoned_is_not_lost() {
+    let mut harness = is_drained();
+    let id = InstanceId::from("i-1");
+    harness.modify(|state| {
+        let interruption = state.interruptions.all.get_mut("i-1").expect("it goes");
+        // Its node is being uncordoned.
+        (interruption.drain_abandoned, interruption.cordoning) = (true, true);
+    });
+    let done = harness.interrupt(70, MessageKind::SpotInterruption, &["i-1"], Some(120));
+    assert_eq!(done, [""; 0], "it is not cordoned for the warning yet");
+    let known = &harness.state().interruptions.all[&id];
+    assert!(!known.drain_abandoned && known.cordoning);
+    assert_eq!(known.phase(), InterruptionPhase::Noticed);
+    let result = Ok(CordonOutcome::Written);
+    let mut done = harness.step_at(71, Event::Uncordoned { instance: id.clone(), result });
+    assert!(harness.state().interruptions.all.contains_key(&id), "the warning is known");
+    for seconds in [72, 90, 110, 130] {
+        let mut seen = with_pods(seconds, &["api"]);
+        let node = seen.nodes.get_mut(&NodeName::from("node-of-i-1")).expect("it");
+        node.unschedulable = false;
+        done.extend(harness.finish_saving(seconds));
+        harness.modify(|state| state.observation.reads.due = at(seconds));
+        done.extend(harness.step_at(seconds, Event::Timer));
+        done.extend(harness.observe(seconds, seen));
+    }
+    assert_eq!(done, ["cordons node-of-i-1"]);
+}
+
 fn uncordons(effects: &[Effect]) -> bool {
     effects.iter().any(|effect| matches!(effect, Effect::Uncordon { .. }))
 }

@@ -8,10 +8,10 @@ use crate::plan::wire::{DemandRow, FARGATE_REASON, FargateBill, FargateCost, Far
 use crate::testing::plan::{demand_row, rejection, unschedulable};
 use crate::testing::pods::resources;
 
-const SIZE: FargateSize = FargateSize { cpu_milli: 1_000, memory_mib: 2_048 };
+pub(super) const SIZE: FargateSize = FargateSize { cpu_milli: 1_000, memory_mib: 2_048 };
 const RATES: Rates = Rates { vcpu_hour: MicroUsd(40_480), gb_hour: MicroUsd(4_445) };
 
-fn fargate_pods(name: &str, size: Result<FargateSize, FargateRejection>) -> FargatePods {
+pub(super) fn fargate_pods(name: &str, size: Result<FargateSize, FargateRejection>) -> FargatePods {
     FargatePods {
         workload: workload(name),
         origin: None,

@@ -1,7 +1,8 @@
 //! Defects of placement.
 
+use super::fargate::{SIZE, fargate_pods};
 use super::*;
-use crate::demand::Unsupported;
+use crate::demand::{FargatePods, Unsupported};
 use crate::model::desired::{DeviceAmount, DeviceClaim, DeviceRequest, Scale, Workload};
 use crate::model::ids::{NodeName, WorkloadId, WorkloadKind};
 use crate::plan::wire::PlacementRow;
@@ -62,6 +63,14 @@ pub(super) const DEFECTS: &[Defect] = &[
     }),
     ("fit/stays", "a pod of a wanted ordinal, beside surplus pods elsewhere", |_, i| {
         run_stateful_set(i, &[("db-0", "n0"), ("db-7", "n2"), ("db-8", "n2")]);
+    }),
+    ("fit/stays", "a pod of a wanted ordinal, beside a pod on Fargate", |_, i| {
+        run_stateful_set(i, &[("db-1", "n0")]);
+        let db = i.demand.groups.last_mut().unwrap();
+        let on_fargate = fargate_pods("db", Ok(SIZE));
+        let workload = db.workload.clone();
+        i.demand.fargate.push(FargatePods { workload, pods: 1, ..on_fargate });
+        db.counts.planned = 1;
     }),
     ("fit/gone", "pods on a removed node", |p, _| {
         explain(p, "1").pods.insert("shop/Deployment/api".into(), 1);
