@@ -52,7 +52,7 @@ struct Replacement<'p> {
 pub(super) struct Progress<'a> {
     /// Launches with an instance.
     pub(super) launched: BTreeSet<&'a Address>,
-    /// Launches of which no pod uses the instance.
+    /// Launches whose instance no pod uses.
     pub(super) unused: BTreeSet<&'a Address>,
     /// Removals whose instance has ended.
     pub(super) removed: BTreeSet<&'a Address>,

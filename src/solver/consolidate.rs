@@ -96,8 +96,8 @@ enum Scope {
     WithoutMoves,
     /// All changes within disruption budgets.
     WithinBudgets,
-    /// Changes of small sets, which this plan and later ones make step by step, until the fleet has
-    /// this price.
+    /// Changes of small sets, as this plan and later ones make them, until the fleet has this price.
+    /// Later budgets are unknown, so none applies.
     InSteps { until: MicroUsd },
 }
 

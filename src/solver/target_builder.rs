@@ -48,11 +48,11 @@ struct NodeOptions<'a> {
     rejected: Vec<Rejection>,
 }
 
-/// Instance types no offering of which holds the pods of a node.
+/// Instance types without an offering that holds the pods of a node.
 struct UnfitTypes<'a> {
     /// Types whose offerings are too small, as far as the rules of the pods allow them.
     too_small: BTreeSet<&'a InstanceTypeName>,
-    /// Types of which the rules of the pods allow no offering.
+    /// Types whose offerings the rules of the pods all exclude.
     not_allowed: BTreeSet<&'a InstanceTypeName>,
 }
 
@@ -178,7 +178,7 @@ impl TargetBuilder<'_> {
         NodeOptions { candidates, no_cheaper, rejected: rejected.collect() }
     }
 
-    /// Returns the instance types of the pool of which no offering holds the pods of `node`.
+    /// Returns the instance types of the pool without an offering that holds the pods of `node`.
     fn unfit_types(&self, node: &PackedNode, requested: &[i64]) -> UnfitTypes<'_> {
         let selected = &self.model.offer_classes[node.offer_class];
         let kind = |class: &OfferClass| &self.offers[class.offers[0]].node.instance_type;
