@@ -71,6 +71,7 @@ mod target_fleet;
 mod tests;
 mod tie_break_sampling;
 mod topology;
+mod trial_packings;
 mod uncovered_orders;
 mod unschedulable;
 mod work_budget;

@@ -8,6 +8,8 @@
 //! decided by the placement simulation: a node that only an ideal scheduler could remove is
 //! retained.
 
+mod candidate_sets;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +24,7 @@ use super::scheduling_runs::{occupied_nodes, planned_pods};
 use super::simulation::Simulation;
 use super::strategy::{DeclinedChange, SolvedFleet, Strategy};
 use super::tie_break_sampling::passes_same_samples;
+use super::trial_packings::{TrialPacking, TrialPackings};
 use super::work_budget::WorkBudget;
 use crate::model::ids::NodeName;
 use crate::model::market::{CapacityType, alternative_markup_in};
@@ -32,19 +35,9 @@ use crate::model::units::MicroUsd;
 /// Maximum number of rounds. Each accepted round lowers the price; the limit bounds the work.
 const ROUNDS_MAX: usize = 64;
 
-/// Maximum number of candidates for which pairs are tried.
-const PAIRS_MAX: usize = 16;
-
-/// Number of nodes tried alone in one round, most wasteful first.
-const SINGLES_MAX: usize = 96;
-const SINGLES_MIN: usize = 8;
-
 /// A small set is at most this share of the nodes, like Karpenter's default disruption budget.
 const SMALL_SETS: usize = 10;
 const SMALL_SET_MIN: usize = 3;
-
-/// Work limit of all single-node tries of a round, in classes times nodes.
-const SINGLES_WORK: usize = 2_000_000;
 
 /// Number of promising sets simulated in one round; fewer if each is more work.
 const SIMULATED_MAX: usize = 48;
@@ -101,10 +94,9 @@ enum Scope {
     InSteps { until: MicroUsd },
 }
 
-/// A candidate set of nodes to remove, with its layout.
+/// A candidate set of nodes to remove.
 struct ConsolidationTrial {
     nodes: Vec<usize>,
-    layout: Layout,
     /// Saving above the needed one, if the pods land as they are packed. Trials are compared by it:
     /// a larger set must earn each further node that it affects.
     surplus: MicroUsd,
@@ -122,6 +114,7 @@ struct ConsolidationSearch<'s, 'a> {
     /// Changes of the last round that are not worth their cost.
     declined: BTreeMap<NodeName, DeclinedChange>,
     pool_weights: PoolWeights<'a>,
+    packings: TrialPackings<'a>,
 }
 
 impl<'s, 'a> ConsolidationSearch<'s, 'a> {
@@ -134,6 +127,7 @@ impl<'s, 'a> ConsolidationSearch<'s, 'a> {
             occupied: occupied_nodes(problem.groups),
             declined: BTreeMap::new(),
             pool_weights: PoolWeights::new(problem),
+            packings: TrialPackings::new(problem),
         }
     }
 }
@@ -215,11 +209,7 @@ impl ConsolidationSearch<'_, '_> {
         if nodes.iter().all(|index| existing[*index].is_planned) {
             return false;
         }
-        let mut retained = fleet.layout.retained.clone();
-        for index in &nodes {
-            retained[*index] = false;
-        }
-        let layout = self.problem.trial_layout(retained);
+        let layout = self.problem.trial_layout(fleet.layout.without(&nodes));
         let price = fleet.layout.price;
         let needed = self.problem.settings.needed_saving_of_fleet(price);
         // The packing has no room for other orders, so the fleet costs at least as much.
@@ -333,23 +323,26 @@ impl ConsolidationSearch<'_, '_> {
         if moves > 0 && scope == Scope::WithoutMoves {
             return None;
         }
-        let mut retained = current.layout.retained.clone();
-        for index in &set {
-            retained[*index] = false;
-        }
-        let layout = problem.trial_layout(retained);
-        if self.pool_weights.is_lowered(problem, &set, &current.layout, &layout) {
-            return None;
-        }
         // EC2 chose the offering of a Spot node. A cheaper one alone is no reason to replace the
         // node: EC2 could choose the same offering again.
         let markup: MicroUsd = real().filter_map(|i| spot_markup(&problem.existing[*i])).sum();
         let needed = problem.settings.needed_saving(affected, moves).max(markup + MicroUsd(1));
-        let saves = current.layout.price - layout.price;
-        let fits = layout.packing.leaves_no_more_than(&current.layout.packing);
-        if fits && problem.settings.gain(saves, moves) > MicroUsd::ZERO && saves >= needed {
-            let surplus = saves - needed;
-            return Some(ConsolidationTrial { nodes: set, layout, surplus, needed, moves });
+        // The plan states the saving of one node even if it is too small.
+        let least_saving = if set.len() == 1 { MicroUsd(1) } else { needed };
+        let price_max = current.layout.price - least_saving;
+        let before = &current.layout.packing;
+        let trial = self.packings.packing(&current.layout.without(&set), before, price_max);
+        let mut saves = MicroUsd::ZERO;
+        if let Some(TrialPacking { packing, price }) = trial {
+            if self.pool_weights.is_lowered(problem, &set, before, packing) {
+                return None;
+            }
+            if packing.leaves_no_more_than(before) {
+                saves = current.layout.price - *price;
+            }
+        }
+        if problem.settings.gain(saves, moves) > MicroUsd::ZERO && saves >= needed {
+            return Some(ConsolidationTrial { nodes: set, surplus: saves - needed, needed, moves });
         }
         let declined =
             DeclinedChange { saves, needed, moves, nodes: None, fails_redeployment: false };
@@ -363,7 +356,8 @@ impl ConsolidationSearch<'_, '_> {
         current: &VerifiedFleet,
         trial: ConsolidationTrial,
     ) -> Option<VerifiedFleet> {
-        let ConsolidationTrial { nodes: set, layout, needed, moves, .. } = trial;
+        let ConsolidationTrial { nodes: set, needed, moves, .. } = trial;
+        let layout = self.problem.trial_layout(current.layout.without(&set));
         let fleet = if self.is_capped(current, &set) {
             // The bound is exclusive, hence one more.
             let cap = current.layout.price - needed + MicroUsd(1);
@@ -372,6 +366,7 @@ impl ConsolidationSearch<'_, '_> {
             repair_trial(self.simulation, &layout, &mut self.work)
         };
         let saves = current.layout.price - fleet.layout.price;
+        let before = &current.layout.packing;
         // No workload may have more unschedulable pods.
         let is_no_worse = fleet
             .unplaced
@@ -381,7 +376,7 @@ impl ConsolidationSearch<'_, '_> {
             saves >= needed && self.problem.settings.gain(saves, moves) > MicroUsd::ZERO;
         let is_better = is_no_worse
             && !self.relies_on_starting_nodes(current, &fleet)
-            && !self.pool_weights.is_lowered(self.problem, &set, &current.layout, &fleet.layout)
+            && !self.pool_weights.is_lowered(self.problem, &set, before, &fleet.layout.packing)
             && is_worth_it
             && passes_same_samples(self.simulation, &fleet, current, 0, &mut self.work);
         let fails_redeployment = is_better && !self.holds_redeployment(current, &set, &fleet);
@@ -435,68 +430,6 @@ impl ConsolidationSearch<'_, '_> {
             let name = self.problem.existing[*only].name.clone();
             self.declined.insert(name, declined);
         }
-    }
-
-    /// Returns the nodes that may be removed, most wasteful first.
-    fn candidates(&self, layout: &Layout) -> Vec<usize> {
-        let existing = self.problem.existing;
-        let is_removable = |i: &usize| match existing[*i].disposition {
-            NodeDisposition::Consolidatable => {
-                layout.staying[*i].is_empty() || existing[*i].price.is_some()
-            }
-            NodeDisposition::RemoveWhenEmpty(_) => !self.occupied.contains(&existing[*i].name),
-            NodeDisposition::Keep(_) | NodeDisposition::Retire(_) => false,
-        };
-        let retained = (0..existing.len()).filter(|i| layout.retained[*i]);
-        let mut candidates: Vec<usize> = retained.filter(is_removable).collect();
-        candidates.sort_by_key(|i| (Reverse(self.unused_price(layout, *i)), *i));
-        candidates
-    }
-
-    /// Returns the sets of nodes to try: all empty nodes, each candidate alone, pairs if there are
-    /// few candidates, and the 2, 3, 4, 6, 9, … most wasteful together up to all.
-    fn candidate_sets(&self, layout: &Layout) -> Vec<Vec<usize>> {
-        let candidates = self.candidates(layout);
-        let is_empty = |i: &usize| layout.staying[*i].is_empty();
-        let is_consolidatable =
-            |i: &usize| self.problem.existing[*i].disposition == NodeDisposition::Consolidatable;
-        let empty: Vec<usize> = candidates.iter().copied().filter(is_empty).collect();
-        let consolidatable: Vec<usize> =
-            candidates.iter().copied().filter(is_consolidatable).collect();
-        let mut sets: Vec<Vec<usize>> =
-            candidates.iter().take(self.singles_max()).map(|i| vec![*i]).collect();
-        if consolidatable.len() <= PAIRS_MAX {
-            for (at, first) in consolidatable.iter().enumerate() {
-                sets.extend(consolidatable[at + 1..].iter().map(|second| vec![*first, *second]));
-            }
-        }
-        let mut size = 2;
-        while size < consolidatable.len() {
-            sets.push(consolidatable[..size].to_vec());
-            size += (size / 2).max(1);
-        }
-        sets.extend([empty, consolidatable].into_iter().filter(|set| set.len() > 1));
-        sets
-    }
-
-    /// Returns the candidate sets without the nodes that disruption budgets block, and without
-    /// duplicates.
-    fn removal_sets(&self, layout: &Layout, scope: Scope) -> Vec<Vec<usize>> {
-        let budgets = match scope {
-            Scope::WithoutMoves | Scope::WithinBudgets => self.remaining_budgets(layout),
-            Scope::InSteps { .. } => DisruptionBudgets::default(),
-        };
-        let mut seen = BTreeSet::new();
-        let sets = self.candidate_sets(layout).into_iter();
-        let allowed = sets.map(|set| budgets.allowed_subset(set, self.problem.existing));
-        allowed.filter(|set| !set.is_empty() && seen.insert(set.clone())).collect()
-    }
-
-    /// Returns the budgets that remain after the removals of a layout.
-    fn remaining_budgets(&self, layout: &Layout) -> DisruptionBudgets {
-        let existing = self.problem.existing.iter().zip(&layout.retained);
-        let removed = existing.filter(|(_, retained)| !**retained);
-        self.problem.budgets.after_removing(removed.map(|(node, _)| &node.name))
     }
 
     /// Returns nodes that only a disruption budget retains: empty nodes together, then single nodes
@@ -562,21 +495,6 @@ impl ConsolidationSearch<'_, '_> {
         usize::try_from(SIMULATED_WORK / work)
             .unwrap_or(SIMULATED_MAX)
             .clamp(SIMULATED_MIN, SIMULATED_MAX)
-    }
-
-    /// Returns the number of nodes tried alone in one round; fewer if each try is more work.
-    fn singles_max(&self) -> usize {
-        let model = self.problem.model;
-        let work = model.classes.len().saturating_mul(model.bins.len()).max(1);
-        (SINGLES_WORK / work).clamp(SINGLES_MIN, SINGLES_MAX)
-    }
-
-    /// Returns the price of a node less the value of its pods.
-    fn unused_price(&self, layout: &Layout, node: usize) -> i128 {
-        let value =
-            |(class, n): (&usize, &u32)| self.problem.model.classes[*class].value * i128::from(*n);
-        let used: i128 = layout.pods_on[node].iter().map(value).sum();
-        i128::from(price_or_minimum(&self.problem.existing[node]).0) * 1000 - used
     }
 }
 

@@ -30,7 +30,28 @@ pub(super) struct Layout {
     pub price: MicroUsd,
 }
 
+/// Pods on retained nodes, and those that remain.
+pub(super) struct PlacedOnRetained {
+    /// For each existing node: its pods.
+    pods_on: Vec<PodsByClass>,
+    /// For each existing node: the pods that run there and stay.
+    staying: Vec<PodsByClass>,
+    /// Pods by class to pack on new nodes.
+    pub left: Vec<u32>,
+    /// Pods that could run on one existing node only, which has no room for them.
+    set_aside: PodsByClass,
+}
+
 impl Layout {
+    /// Returns, for each existing node, true if it is retained and not in `removed`.
+    pub(super) fn without(&self, removed: &[usize]) -> Vec<bool> {
+        let mut retained = self.retained.clone();
+        for index in removed {
+            retained[*index] = false;
+        }
+        retained
+    }
+
     /// Returns the number of pods that stay on an existing node.
     pub(super) fn staying_pods_on(&self, node: usize) -> u32 {
         self.staying[node].values().sum()
@@ -88,6 +109,21 @@ impl Problem<'_> {
     }
 
     fn layout_ahead(&self, retained: Vec<bool>, ahead: LookAhead) -> Layout {
+        let placed = self.place_on_retained(&retained);
+        self.layout_beside(retained, placed, ahead)
+    }
+
+    /// Returns the layout of [`Problem::trial_layout`] for pods that are placed already.
+    pub(super) fn trial_layout_beside(
+        &self,
+        retained: Vec<bool>,
+        placed: PlacedOnRetained,
+    ) -> Layout {
+        self.layout_beside(retained, placed, LookAhead::SHALLOW)
+    }
+
+    /// Places pods on the retained nodes: first where they run, then on free resources.
+    pub(super) fn place_on_retained(&self, retained: &[bool]) -> PlacedOnRetained {
         let mut left: Vec<u32> = self.model.classes.iter().map(|class| class.planned).collect();
         let mut node_packings: Vec<NodePacking> =
             self.model.bins.iter().map(|bin| NodePacking::new(&bin.room)).collect();
@@ -117,16 +153,31 @@ impl Problem<'_> {
                 }
             }
         }
-        let bound = self.set_aside_single_node_classes(&staying, &mut left);
-        let on: Vec<PodsByClass> = node_packings.into_iter().map(|packing| packing.pods).collect();
+        let set_aside = self.set_aside_single_node_classes(&staying, &mut left);
+        let pods_on = node_packings.into_iter().map(|packing| packing.pods).collect();
+        PlacedOnRetained { pods_on, staying, left, set_aside }
+    }
+
+    /// Packs the pods that remain on new nodes.
+    fn layout_beside(
+        &self,
+        retained: Vec<bool>,
+        placed: PlacedOnRetained,
+        ahead: LookAhead,
+    ) -> Layout {
+        let PlacedOnRetained { pods_on, staying, left, set_aside } = placed;
         let mut packing = self.pack_new_nodes(&left, &self.limits_beside(&retained), ahead);
-        for (class, count) in &bound {
+        for (class, count) in &set_aside {
             packing.left[*class] += count;
         }
-        let existing = self.existing.iter().zip(&retained).filter(|(_, retained)| **retained);
-        let price = existing.map(|(node, _)| price_or_minimum(node)).sum::<MicroUsd>()
-            + packing.price(self.model);
-        Layout { retained, pods_on: on, staying, packing, price }
+        let price = self.price_of(&retained) + packing.price(self.model);
+        Layout { retained, pods_on, staying, packing, price }
+    }
+
+    /// Returns the price per hour of the retained nodes.
+    pub(super) fn price_of(&self, retained: &[bool]) -> MicroUsd {
+        let nodes = self.existing.iter().zip(retained).filter(|(_, retained)| **retained);
+        nodes.map(|(node, _)| price_or_minimum(node)).sum()
     }
 
     /// Places pods where the last plan places them. A second round serves pods that need others on

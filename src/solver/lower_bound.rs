@@ -9,6 +9,7 @@
 use super::packing_model::PackingModel;
 use super::pricing::BinPackingProblem;
 use super::pricing::column_generation::{ColumnGeneration, Effort};
+use super::pricing::dual_bound::dual_bound;
 use super::pricing::exact::exact_purchase;
 use super::pricing_input::PricingInput;
 use crate::model::units::MicroUsd;
@@ -35,6 +36,42 @@ pub(super) fn lower_bound(model: &PackingModel, mut placed: Vec<u32>, proof: Pro
     }
     let input = PricingInput::new(model, &placed, &model.undominated);
     MicroUsd(bound_micro_usd(&input.problem, &input.wanted, proof))
+}
+
+/// Dual prices of the planned pods of a problem. They bound the price of new nodes for any part of
+/// these pods.
+pub(super) struct DualPrices {
+    /// Dual price of one pod of each class, in 2^-20 micro-USD per hour.
+    by_class: Vec<i64>,
+}
+
+impl DualPrices {
+    /// Returns the dual prices of fractional pods, which take tens of milliseconds at most.
+    pub(super) fn new(model: &PackingModel) -> Self {
+        let planned: Vec<u32> = model.classes.iter().map(|class| class.planned).collect();
+        let input = PricingInput::new(model, &planned, &model.undominated);
+        let mut by_class = vec![0; planned.len()];
+        let duals = fractional_duals(&input.problem, &input.wanted);
+        for (members, dual) in input.members.iter().zip(&duals) {
+            for class in members {
+                by_class[*class] = *dual;
+            }
+        }
+        Self { by_class }
+    }
+
+    /// Returns a lower bound on the price of new nodes for `pods` by class.
+    pub(super) fn bound(&self, pods: impl Iterator<Item = u32>) -> MicroUsd {
+        let pods: Vec<u32> = pods.collect();
+        MicroUsd(dual_bound(&self.by_class, &pods))
+    }
+}
+
+/// Returns the dual price of one pod of each class.
+fn fractional_duals(problem: &BinPackingProblem, wanted: &[u32]) -> Vec<i64> {
+    let mut pricing = ColumnGeneration::new(problem, wanted, EFFORT);
+    pricing.price_fractional_pods();
+    pricing.best().duals.clone()
 }
 
 /// Returns the bound in micro-USD per hour.

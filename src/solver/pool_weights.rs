@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::layout::Layout;
+use super::greedy_packing::Packing;
 use super::problem::Problem;
 use crate::model::ids::PoolName;
 
@@ -25,8 +25,8 @@ impl<'a> PoolWeights<'a> {
         &self,
         problem: &Problem,
         removed: &[usize],
-        before: &Layout,
-        after: &Layout,
+        before: &Packing,
+        after: &Packing,
     ) -> bool {
         let nodes = removed.iter().map(|index| &problem.existing[*index]);
         let pools = nodes.filter(|node| !node.is_planned).filter_map(|node| node.pool.as_ref());
@@ -34,8 +34,8 @@ impl<'a> PoolWeights<'a> {
         let Some(highest) = weights.max().copied().filter(|weight| *weight > 0) else {
             return false;
         };
-        let lower = |layout: &Layout| {
-            let nodes = layout.packing.new_nodes.iter();
+        let lower = |packing: &Packing| {
+            let nodes = packing.new_nodes.iter();
             let weight = |class: usize| problem.model.offer_classes[class].weight;
             nodes.filter(|node| weight(node.offer_class) < highest).count()
         };

@@ -12,7 +12,7 @@ pub(super) mod best_purchase;
 mod class_clusters;
 pub(super) mod column_generation;
 mod diving;
-mod dual_bound;
+pub(super) mod dual_bound;
 mod dual_price_greedy;
 mod empty_pattern;
 pub(super) mod exact;

@@ -132,6 +132,20 @@ proptest! {
     }
 
     #[test]
+    fn no_fleet_for_a_part_of_the_pods_is_cheaper_than_their_dual_prices(
+        (problem, wanted) in problems(),
+        missing in proptest::collection::vec(0_u32..3, CLASSES),
+    ) {
+        let duals = fractional_duals(&problem, &wanted);
+        let part: Vec<u32> =
+            wanted.iter().zip(&missing).map(|(pods, fewer)| pods.saturating_sub(*fewer)).collect();
+        if let Some(optimum) = Brute::cheapest(&problem, &part) {
+            let bound = dual_bound(&duals, &part);
+            prop_assert!(bound <= optimum, "{} is above {}", bound, optimum);
+        }
+    }
+
+    #[test]
     fn exact_purchase_holds_all_pods((problem, wanted) in problems()) {
         if let Some(found) = exact_purchase(&problem, &wanted) {
             let mut left = wanted.clone();

@@ -59,7 +59,7 @@ pub(super) fn pattern_value_bound(empty: &EmptyPattern, duals: &[i64], prices: &
 
 /// Returns the bound in micro-USD per hour, rounded down, that `duals` prove for `wanted` pods by
 /// class. The dual prices must be feasible; see [`farley_scaled`].
-pub(super) fn dual_bound(duals: &[i64], wanted: &[u32]) -> i64 {
+pub(in crate::solver) fn dual_bound(duals: &[i64], wanted: &[u32]) -> i64 {
     let all: i128 = duals.iter().zip(wanted).map(|(w, n)| i128::from(*w) * i128::from(*n)).sum();
     i64::try_from(all.max(0) >> FRACTION_BITS).unwrap_or(i64::MAX)
 }
