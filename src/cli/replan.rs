@@ -245,7 +245,9 @@ mod tests {
         // The walk reaches fields that nothing covers, and they are the views of the plan.
         let views = canonical::compact(&outside).expect("text");
         assert!(outside.contains("/capacity/cost") && outside.len() > 5, "{views}");
-        for read in ["/capacity/pods", "/capacity/base", "/capacity/placement", "/timestamp"] {
+        // The requests of a launch follow the prices of its alternatives.
+        let read = ["/capacity/pods", "/capacity/base", "/capacity/placement", "/timestamp"];
+        for read in read.into_iter().chain(["/capacity/alternatives"]) {
             assert!(!outside.contains(read), "{views}");
         }
     }
