@@ -97,6 +97,20 @@ fn label_that_contradicts_the_instance_is_drift() {
 }
 
 #[test]
+fn label_that_contradicts_the_instance_type_is_drift() {
+    let cpu = "karpenter.k8s.aws/instance-cpu";
+    let mut scenario = cores(&["m5.large"], 1);
+    apply_and_check(&mut scenario);
+    assert!(!has_drift(&drift(&scenario.plan())));
+    scenario.node().labels.extend([label(cpu, "96")]);
+    let plan = scenario.plan();
+    assert_eq!(changes(&plan), (0, 0), "no node is replaced for it");
+    assert_eq!(changed(&drift(&plan)), [format!("instance label {cpu}")]);
+    scenario.node().labels.remove(cpu);
+    assert!(!has_drift(&drift(&scenario.plan())), "an absent label is not wrong");
+}
+
+#[test]
 fn expired_node_with_a_changed_label_is_drift() {
     let mut scenario = cores(&["m5.large"], 1);
     scenario.pool().labels.extend([label("team", "a")]);
