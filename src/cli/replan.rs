@@ -245,8 +245,11 @@ mod tests {
         // The walk reaches fields that nothing covers, and they are the views of the plan.
         let views = canonical::compact(&outside).expect("text");
         assert!(outside.contains("/capacity/cost") && outside.len() > 5, "{views}");
-        for read in ["/capacity/pods", "/capacity/base", "/capacity/placement", "/timestamp"] {
-            assert!(!outside.contains(read), "{views}");
+        // The requests of a launch follow the prices of its alternatives.
+        let parts = ["pods", "base", "placement", "alternatives"];
+        for read in parts.map(|part| format!("/capacity/{part}")) {
+            assert!(!outside.contains(&read), "{read}: {views}");
         }
+        assert!(!outside.contains("/timestamp"), "{views}");
     }
 }

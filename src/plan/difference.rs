@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::change_summary::change_summary;
-use super::wire::{Condition, Plan, Precondition};
+use super::wire::{Condition, ListCost, Plan, Precondition};
 use crate::model::ids::{Address, Digest, PlanId};
 use crate::model::units::MicroUsd;
 
@@ -25,6 +25,9 @@ pub struct Difference {
     pub rows: Vec<DifferenceRow>,
     /// Rows with different preconditions, by address.
     pub preconditions: Vec<ConditionDifference>,
+    /// Node overlays that set prices; absent if none sets a price of either plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlays: Option<OverlayDifference>,
 }
 
 /// Key data of one of the compared plans.
@@ -42,6 +45,9 @@ pub struct PlanOverview {
     pub changes: [u32; 3],
     /// Price per hour after the apply.
     pub hourly_after: MicroUsd,
+    /// Cost at list prices; absent unless node overlays set a price of the plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub list: Option<ListCost>,
     /// Number of unschedulable pods.
     pub unschedulable: u32,
 }
@@ -68,6 +74,17 @@ pub struct ConditionDifference {
     pub b: BTreeSet<Condition>,
 }
 
+/// Names of the node overlays that set prices of two plans.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OverlayDifference {
+    /// Overlays that set a price of the first plan alone.
+    pub a: Vec<String>,
+    /// Overlays that set a price of the second plan alone.
+    pub b: Vec<String>,
+    /// Overlays that set a price of both plans.
+    pub both: Vec<String>,
+}
+
 /// Returns the differences between two plans.
 pub fn difference(a: &Plan, b: &Plan) -> Difference {
     Difference {
@@ -75,6 +92,7 @@ pub fn difference(a: &Plan, b: &Plan) -> Difference {
         same_plan: a.capacity.plan_id == b.capacity.plan_id,
         rows: differing_rows(row_descriptions(a), row_descriptions(b)),
         preconditions: differing_conditions(&conditions(a), &conditions(b)),
+        overlays: overlay_difference(a, b),
         a: PlanOverview::new(a),
         b: PlanOverview::new(b),
     }
@@ -90,9 +108,32 @@ impl PlanOverview {
             timestamp: plan.timestamp,
             changes: [plan.summary.add, plan.summary.change, plan.summary.destroy],
             hourly_after: capacity.cost.hourly_after,
+            list: capacity.cost.list.clone(),
             unschedulable: capacity.pods.unschedulable,
         }
     }
+
+    /// Returns the price per hour after the apply, without the prices of node overlays.
+    pub fn hourly_list(&self) -> MicroUsd {
+        self.list.as_ref().map_or(self.hourly_after, |list| list.hourly_after)
+    }
+
+    /// Returns the number of nodes without a list price.
+    pub fn unlisted(&self) -> u32 {
+        self.list.as_ref().map_or(0, |list| list.unlisted)
+    }
+}
+
+fn overlay_difference(a: &Plan, b: &Plan) -> Option<OverlayDifference> {
+    let names = |plan: &Plan| -> BTreeSet<String> {
+        plan.capacity.cost.list.iter().flat_map(|list| list.overlays.iter().cloned()).collect()
+    };
+    let (a, b) = (names(a), names(b));
+    (!a.is_empty() || !b.is_empty()).then(|| OverlayDifference {
+        a: a.difference(&b).cloned().collect(),
+        b: b.difference(&a).cloned().collect(),
+        both: a.intersection(&b).cloned().collect(),
+    })
 }
 
 fn row_descriptions(plan: &Plan) -> BTreeMap<Address, String> {
@@ -158,5 +199,27 @@ mod tests {
         assert!(!found.same_decisions && !found.same_plan);
         assert_eq!(found.rows.len(), 1);
         assert!(found.rows[0].b.as_ref().is_some_and(|b| b.starts_with("launch x9.large")));
+    }
+
+    #[test]
+    fn overlays_that_set_prices_are_named_by_plan() {
+        let (mut a, mut b) = (plan(), plan());
+        assert_eq!(difference(&a, &b).overlays, None);
+        let json = serde_json::to_value(difference(&a, &b)).expect("JSON");
+        assert!(json.get("overlays").is_none() && json["a"].get("list").is_none(), "{json}");
+        let list = |overlays: &[&str]| {
+            let overlays = overlays.iter().map(|name| (*name).to_owned()).collect();
+            let (hourly_before, hourly_after) = (MicroUsd::ZERO, MicroUsd(70));
+            Some(ListCost { hourly_before, hourly_after, overlays, unlisted: 2 })
+        };
+        b.capacity.cost.list = list(&["deal", "fuse"]);
+        let found = difference(&a, &b);
+        assert_eq!((found.b.hourly_list(), found.b.unlisted()), (MicroUsd(70), 2));
+        assert_eq!((found.a.hourly_list(), found.a.unlisted()), (found.a.hourly_after, 0));
+        a.capacity.cost.list = list(&["fuse", "old"]);
+        let json = serde_json::to_value(difference(&a, &b)).expect("JSON");
+        let expected = serde_json::json!({ "a": ["old"], "b": ["deal"], "both": ["fuse"] });
+        assert_eq!(json["overlays"], expected);
+        assert_eq!(json["b"]["list"]["hourly_after"], "0.000070");
     }
 }

@@ -137,7 +137,7 @@ struct DecidedWave<'a> {
 }
 
 /// Offerings that may replace the offering of one launch. Their order follows the prices, so the
-/// digest ignores it.
+/// digest ignores it. The identity covers both.
 #[derive(Serialize)]
 struct DecidedAlternatives<'a> {
     address: &'a Address,

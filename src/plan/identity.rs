@@ -21,8 +21,8 @@ use super::blocked::is_blocked;
 use super::canonical::hash;
 use super::digest::{digest, has_complete_digest};
 use super::wire::{
-    Action, Base, Contingency, JudgedBy, NodeTotals, Plan, ResourceChange, ResourceKind, Summary,
-    TrustedRevision,
+    Action, AlternativesRow, Base, Contingency, JudgedBy, NodeTotals, Plan, ResourceChange,
+    ResourceKind, Summary, TrustedRevision,
 };
 use crate::model::ids::{Address, ChangeId, Digest, PlanId};
 use applied_inputs::AppliedInputs;
@@ -31,11 +31,15 @@ use applied_inputs::AppliedInputs;
 const PLAN_ID_DOMAIN: &str = "fleetwright.dev/plan/1";
 const PLAN_ID_DOMAIN_V2: &str = "fleetwright.dev/plan/2";
 const PLAN_ID_DOMAIN_V3: &str = "fleetwright.dev/plan/3";
+const PLAN_ID_DOMAIN_V4: &str = "fleetwright.dev/plan/4";
 const CHANGE_ID_DOMAIN: &str = "fleetwright.dev/change/1";
 const CLIENT_TOKEN_DOMAIN: &str = "fleetwright.dev/attempt/1";
 
 /// Format versions whose identity omits a part of the fields that `apply` reads.
-const PARTIAL_IDENTITY_VERSIONS: [&str; 5] = ["1.0", "1.1", "1.2", "1.3", "1.4"];
+const PARTIAL_IDENTITY_VERSIONS: [&str; 6] = ["1.0", "1.1", "1.2", "1.3", "1.4", "1.5"];
+
+/// Format version whose identity omits the prices and the order of alternatives alone.
+const VERSION_WITHOUT_ALTERNATIVES: &str = "1.5";
 
 /// Returns whether digest and identity of `plan` together cover all fields that `apply` reads.
 ///
@@ -75,6 +79,8 @@ pub fn plan_id(plan: &Plan, digest: &Digest) -> PlanId {
     let base = &plan.capacity.base;
     let (source, taken_at) = (PlanSource::from_base(base), base.world.taken_at);
     if has_complete_identity(plan) {
+        plan_id_v4(plan, digest)
+    } else if plan.format_version == VERSION_WITHOUT_ALTERNATIVES {
         plan_id_v3(plan, digest)
     } else if has_complete_digest(plan) {
         plan_id_v2(plan, digest, source)
@@ -96,6 +102,22 @@ fn plan_id_v1(digest: &Digest, source: PlanSource<'_>, taken_at: Timestamp) -> P
     hash(&HashInput { domain: PLAN_ID_DOMAIN, digest, source, taken_at }).into()
 }
 
+fn plan_id_v4(plan: &Plan, digest: &Digest) -> PlanId {
+    #[derive(Serialize)]
+    struct HashInput<'a> {
+        #[serde(rename = "of")]
+        domain: &'static str,
+        digest: &'a Digest,
+        applied: AppliedInputs<'a>,
+        /// Prices and order, which the digest leaves out. Both decide what is requested first.
+        alternatives: &'a [AlternativesRow],
+    }
+    let applied = AppliedInputs::from_plan(plan);
+    let alternatives = plan.capacity.alternatives.as_slice();
+    hash(&HashInput { domain: PLAN_ID_DOMAIN_V4, digest, applied, alternatives }).into()
+}
+
+/// Identity in format 1.5.
 fn plan_id_v3(plan: &Plan, digest: &Digest) -> PlanId {
     #[derive(Serialize)]
     struct HashInput<'a> {
@@ -228,7 +250,7 @@ mod tests {
     #[test]
     fn flags_expiry_and_location_change_identity_not_digest() {
         type PlanEdit = (&'static str, fn(&mut Plan));
-        let edits: [PlanEdit; 24] = [
+        let edits: [PlanEdit; 27] = [
             ("nothing", |_| {}),
             ("applyable", |p| p.applyable = !p.applyable),
             ("errored", |p| p.errored = !p.errored),
@@ -261,6 +283,11 @@ mod tests {
                 let rows = p.capacity.explain.iter_mut();
                 rows.for_each(|row| row.hourly_after = Some(MicroUsd::ZERO));
             }),
+            ("price of an alternative", |p| {
+                p.capacity.alternatives[0].offerings[0].hourly = MicroUsd(1);
+            }),
+            ("order of alternatives", |p| p.capacity.alternatives[0].offerings.reverse()),
+            ("an earlier format", |p| p.format_version = VERSION_WITHOUT_ALTERNATIVES.to_owned()),
             ("decider", |p| p.capacity.demand[0].decided_by = Decider::Removed),
             ("guard", |p| {
                 let (revision, commit) = ("main".to_owned(), None);
@@ -274,6 +301,17 @@ mod tests {
             assert_eq!(digest(&other), plan().capacity.digest, "{name}");
             assert!(seen.insert(plan_id(&other, &plan().capacity.digest)), "{name}");
         }
+    }
+
+    #[test]
+    fn format_1_5_omits_the_prices_of_alternatives() {
+        let id = |hourly| {
+            let mut old = Plan { format_version: "1.5".to_owned(), ..plan() };
+            old.capacity.alternatives[0].offerings[0].hourly = MicroUsd(hourly);
+            assert!(!has_complete_identity(&old));
+            plan_id(&old, &digest(&old))
+        };
+        assert_eq!(id(1), id(2));
     }
 
     #[test]

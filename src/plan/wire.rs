@@ -73,7 +73,10 @@ use crate::model::ids::{Address, Digest, Origin, PlanId};
 ///
 /// 1.5 added `capacity.explain[].differences` and `capacity.cost.list`. Its identity covers everything that `apply` reads, with the repository
 /// and the inputs of the second planning. Plans of older formats can be rendered, but not applied.
-pub const FORMAT_VERSION: &str = "1.5";
+///
+/// 1.6 has the keys of 1.5. Its identity also covers the prices and the order of alternatives.
+/// Plans of older formats can be rendered, but not applied.
+pub const FORMAT_VERSION: &str = "1.6";
 
 /// A plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

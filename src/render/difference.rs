@@ -1,13 +1,15 @@
 //! Text of the difference between two plans, and of drift.
 
 use super::amount::{hourly, signed_dollars};
+use super::overlay_prices;
 use super::problems::write_incompleteness;
 use super::reason;
 use super::row::rows;
 use super::text_page::{StyledText, TextPage, TextStyle, Tone, plain};
 use crate::plan::wire::{DiagnosticSeverity, DriftedField};
 use crate::plan::{
-    ConditionDifference, Difference, DifferenceRow, Plan, PlanOverview, manual_changes,
+    ConditionDifference, Difference, DifferenceRow, OverlayDifference, Plan, PlanOverview,
+    manual_changes,
 };
 
 /// Returns the differences between two plans, in the form of `diff`.
@@ -38,6 +40,9 @@ pub fn difference_text(found: &Difference, style: &TextStyle) -> String {
         found.a.unschedulable,
         found.b.unschedulable
     ));
+    if let Some(overlays) = &found.overlays {
+        write_overlays(&mut page, found, overlays);
+    }
     let verdict = match (found.same_decisions, found.same_plan) {
         (true, true) => "The same plan: an approval of one covers the other.",
         (true, false) => {
@@ -74,6 +79,31 @@ fn write_conditions(page: &mut TextPage, row: &ConditionDifference) {
             page.line([StyledText::new(&format!("    {symbol} {text}"), tone)]);
         }
     }
+}
+
+/// Writes the overlays that set prices of either plan, and the cost without them.
+fn write_overlays(page: &mut TextPage, found: &Difference, overlays: &OverlayDifference) {
+    let OverlayDifference { a, b, both } = overlays;
+    page.text("Prices set by NodeOverlay");
+    for (names, symbol, tone) in
+        [(a, "-", Tone::Delete), (b, "+", Tone::Create), (both, "=", Tone::Plain)]
+    {
+        if !names.is_empty() {
+            let names = overlay_prices::names(names);
+            page.line([StyledText::new(&format!("  {symbol} {names}"), tone)]);
+        }
+    }
+    let (before, after) = (found.a.hourly_list(), found.b.hourly_list());
+    let unlisted = match (found.a.unlisted(), found.b.unlisted()) {
+        (0, 0) => String::new(),
+        (a, b) => format!("   nodes without a list price {a} -> {b}"),
+    };
+    page.text(format!(
+        "  at list prices {} -> {} once applied ({}/mo){unlisted}",
+        hourly(before),
+        hourly(after),
+        signed_dollars((after - before).per_month(), 2)
+    ));
 }
 
 /// Title of differences with an unknown cause. The cluster does not reveal it.
@@ -124,8 +154,9 @@ pub fn drift_text(report: &Plan, style: &TextStyle) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::units::MicroUsd;
     use crate::plan::difference;
-    use crate::plan::wire::Condition;
+    use crate::plan::wire::{Condition, ListCost};
     use crate::testing::sample_plan::plan;
 
     #[test]
@@ -146,5 +177,30 @@ mod tests {
         );
         let same = difference_text(&difference(&a, &a), &TextStyle::default());
         assert!(!same.contains("Conditions"), "{same}");
+    }
+
+    #[test]
+    fn overlays_of_either_plan_are_named_below_the_cost() {
+        let (mut a, mut b) = (plan(), plan());
+        let text = |a: &Plan, b: &Plan| difference_text(&difference(a, b), &TextStyle::default());
+        assert!(!text(&a, &b).contains("Prices set by"));
+        let list = |overlays: &[&str], hourly_after: i64, unlisted: u32| {
+            let overlays = overlays.iter().map(|name| (*name).to_owned()).collect();
+            let (hourly_before, hourly_after) = (MicroUsd::ZERO, MicroUsd(hourly_after));
+            Some(ListCost { hourly_before, hourly_after, overlays, unlisted })
+        };
+        a.capacity.cost.list = list(&["fuse", "old"], 1_000_000, 0);
+        b.capacity.cost.list = list(&["deal", "fuse"], 1_500_000, 1);
+        let found = text(&a, &b);
+        let expected = "\nPrices set by NodeOverlay\n  - old\n  + deal\n  = fuse\n  at list prices \
+                        $1.0000/h -> $1.5000/h once applied (+$365.00/mo)   nodes without a list \
+                        price 0 -> 1\n";
+        assert!(found.contains(expected), "{found}");
+        b.capacity.cost.list = None;
+        let found = text(&a, &b);
+        assert!(
+            found.contains("\nPrices set by NodeOverlay\n  - fuse, old\n  at list prices $1.00"),
+            "{found}"
+        );
     }
 }

@@ -33,7 +33,8 @@ pub(super) fn comparison_text(found: &Comparison) -> Option<String> {
     ))
 }
 
-fn names(overlays: &[String]) -> String {
+/// Returns the first names, and the number of those that are left out.
+pub(super) fn names(overlays: &[String]) -> String {
     let first = &overlays[..overlays.len().min(NAMED_MAX)];
     match overlays.len() - first.len() {
         0 => first.join(", "),

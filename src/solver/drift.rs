@@ -169,9 +169,9 @@ pub(super) fn is_set_by_hand(taint: &Taint, pool: &Pool) -> bool {
         && !of_cluster.iter().any(|known| taint.key.as_str().starts_with(known))
 }
 
-/// Returns the well-known labels of a node that contradict its instance, with the values of the
-/// instance. They are set by hand: neither a commit nor a launch explains them. `kind` is the type
-/// of the instance, if it is known.
+/// Returns the well-known labels of a node that contradict its instance or the type of its instance,
+/// with the values of these. They are set by hand: neither a commit nor a launch explains them.
+/// `kind` is the type of the instance, if it is known.
 pub(super) fn contradicted_labels(
     node: &Node,
     instance: &Instance,
@@ -203,7 +203,17 @@ pub(super) fn contradicted_labels(
     compare(key::CAPACITY_TYPE, instance.capacity_type.as_str(), &|is| {
         (is == CapacityType::Spot.as_str()) != is_spot
     });
+    // Another tool may have labeled an adopted node by another table of instance types.
+    let launched = kind.filter(|_| instance.tags.contains_key(tag::SPEC));
+    for (key, fact) in launched.into_iter().flat_map(labels_of_type) {
+        compare(key.as_str(), fact.as_str(), &|is| is != fact.as_str());
+    }
     found
+}
+
+/// Returns the labels that describe an instance type. Templates of nodes have all labels of `kind`.
+fn labels_of_type(kind: &InstanceType) -> impl Iterator<Item = (&LabelKey, &LabelValue)> {
+    kind.labels.iter().filter(|(key, _)| key.as_str().starts_with(key::INSTANCE_PREFIX))
 }
 
 /// Returns true if a contradiction explains why the same label does not match the pool.
@@ -394,6 +404,42 @@ mod tests {
         assert_eq!(found(&node, &reserved), []);
         let unlabeled = Node { labels: [].into(), ..node.clone() };
         assert_eq!(found(&unlabeled, &instance), [], "an absent label is not wrong");
+    }
+
+    #[test]
+    fn labels_that_contradict_the_type_of_the_instance_are_found() {
+        let mut scenario = Scenario::new(&["m5.large"], 500, 512);
+        scenario.scale(1);
+        scenario.step(1);
+        let node = scenario.observed.nodes.values().next().expect("launched").clone();
+        let instance = scenario.observed.instances.values().next().expect("launched").clone();
+        let mut adopted = instance.clone();
+        adopted.tags.remove(tag::SPEC);
+        let kind = scenario.catalog.types.get("m5.large").expect("a known type");
+        let found = |node: &Node, instance: &Instance, kind: Option<&InstanceType>| {
+            let found = contradicted_labels(node, instance, "us-east-1", kind);
+            found.into_iter().map(|m| (m.field, m.is, m.declared)).collect::<Vec<_>>()
+        };
+        let mut compared = BTreeSet::new();
+        for (key, declared) in &*kind.labels {
+            let Some(suffix) = key.as_str().strip_prefix("karpenter.k8s.aws/instance-") else {
+                continue;
+            };
+            assert_eq!(node.labels.get(key), Some(declared), "the launch sets {key}");
+            let mut edited = node.clone();
+            edited.labels.extend([label(key.as_str(), "other")]);
+            let expected = difference(&format!("instance label {key}"), "other", declared.as_str());
+            assert_eq!(found(&edited, &instance, Some(kind)), [expected], "{key}");
+            assert_eq!(found(&edited, &adopted, Some(kind)), [], "another tool set {key}");
+            assert_eq!(found(&edited, &instance, None), [], "nothing is known of the type");
+            compared.insert(suffix);
+        }
+        for suffix in ["category", "cpu", "family", "generation", "hypervisor", "memory", "size"] {
+            assert!(compared.contains(suffix), "{suffix} among {compared:?}");
+        }
+        let mut other = node.clone();
+        other.labels.extend([label("karpenter.k8s.aws/instance-mine", "x")]);
+        assert_eq!(found(&other, &instance, Some(kind)), [], "no type has it");
     }
 
     #[test]

@@ -139,13 +139,26 @@ fn plan_file_does_not_deny_errors_of_its_inputs() {
 fn plan_id_covers_what_the_digest_does_not() {
     let workspace = repository("eks-workshop");
     let approved = plan(&workspace, "plan.json", &WORLD);
-    let edited = resealed(&workspace.read("plan.json"), |plan| {
-        plan.capacity.pods.unschedulable += 7;
-    });
-    workspace.write("edited.json", &edited);
     let id = approved.capacity.plan_id.as_str();
     let pinned = |file: &str| workspace.run(&["apply", file, "--approved-plan", id]);
-    assert_refused(&pinned("edited.json"), 3, "was approved, and this is plan");
+    let edits: [fn(&mut Plan); 2] = [
+        |plan| plan.capacity.pods.unschedulable += 7,
+        |plan| {
+            let rows = plan.capacity.alternatives.iter_mut();
+            let offering = rows.flat_map(|row| &mut row.offerings).next();
+            offering.expect("an alternative").hourly = "9.5".parse().expect("a price");
+        },
+    ];
+    for edit in edits {
+        let edited = resealed(&workspace.read("plan.json"), edit);
+        workspace.write("edited.json", &edited);
+        assert_refused(&pinned("edited.json"), 3, "was approved, and this is plan");
+        // The editor states the approved ID, and a valid checksum.
+        let mut edited = Plan::from_json(&edited).expect("a plan");
+        edited.capacity.plan_id.clone_from(&approved.capacity.plan_id);
+        workspace.write("edited.json", &edited.to_json());
+        assert_refused(&pinned("edited.json"), 9, "it states plan_id");
+    }
     let applied = pinned("plan.json");
     assert_eq!(applied.code, Some(0), "{}", applied.err);
     let no_id = workspace.run(&["apply", "plan.json", "--approved-plan", "sha256:00"]);

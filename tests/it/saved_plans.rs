@@ -31,7 +31,18 @@ const EXAMPLES: [(&str, &[&str]); 11] = [
 ];
 
 /// Plans of every format version. They are written once and never updated.
-const FORMATS: [&str; 6] = [
+const FORMATS: [&str; 7] = [
+    "format-1.0.json",
+    "format-1.1.json",
+    "format-1.2.json",
+    "format-1.3.json",
+    "format-1.4.json",
+    "format-1.5.json",
+    "format-1.6.json",
+];
+
+/// Formats whose identity covers a part of what `apply` reads.
+const PARTIAL_FORMATS: [&str; 6] = [
     "format-1.0.json",
     "format-1.1.json",
     "format-1.2.json",
@@ -40,17 +51,14 @@ const FORMATS: [&str; 6] = [
     "format-1.5.json",
 ];
 
-/// Formats whose identity covers a part of what `apply` reads.
-const PARTIAL_FORMATS: [&str; 5] =
-    ["format-1.0.json", "format-1.1.json", "format-1.2.json", "format-1.3.json", "format-1.4.json"];
-
 /// Schema of each format version. Schemas of older versions are never updated.
-const SCHEMAS: [&str; 6] = [
+const SCHEMAS: [&str; 7] = [
     "plan-1.0.schema.json",
     "plan-1.1.schema.json",
     "plan-1.2.schema.json",
     "plan-1.3.schema.json",
     "plan-1.4.schema.json",
+    "plan-1.5.schema.json",
     "plan.schema.json",
 ];
 

@@ -1,6 +1,7 @@
 //! The fields that `apply` reads and the digest leaves out.
 //!
-//! Invariant: a field that changes what `apply` does is in the digest or here. Each struct is
+//! Invariant: a field that changes what `apply` does is in the digest or here, except for the prices
+//! and the order of alternatives, which the identity covers itself. Each struct is
 //! destructured without `..`, except for the states of nodes, so a new field does not compile until
 //! it is classified. A test edits each field of a plan, and compares what `apply` makes of it.
 
@@ -122,7 +123,7 @@ impl<'a> AppliedInputs<'a> {
             modes: _,
             daemons: _,
             cost: _,
-            // In the digest.
+            // In the digest. The identity has their prices and their order beside these inputs.
             alternatives: _,
             explain,
             diagnostics: _,

@@ -75,7 +75,7 @@ struct RemainingOffering {
 }
 
 /// Reviews the launch of a row: the node `after` of a pool. The identity of the plan covers the price
-/// of a row, and not those of its alternatives.
+/// of a row and those of its alternatives. The digest covers neither.
 fn review_launch(
     context: &CheckContext<'_>,
     row: &CheckedRow<'_>,

@@ -14,7 +14,7 @@ use crate::plan::wire::{Decider, DiagnosticSeverity, Plan};
 use crate::plan::{RowSelection, drift, has_drift, manual_changes};
 use crate::planner;
 use crate::testing::pods::no_schedule;
-use crate::testing::{Scenario, workload_id};
+use crate::testing::{Scenario, requirement, workload_id};
 
 /// Returns the manually changed fields of a report.
 fn changed(report: &Plan) -> Vec<String> {
@@ -94,6 +94,28 @@ fn label_that_contradicts_the_instance_is_drift() {
     let other = report.capacity.diagnostics.iter();
     let other: Vec<_> = other.filter(|d| d.object.starts_with("ec2_instance.")).collect();
     assert!(other.iter().all(|d| d.severity != DiagnosticSeverity::Behind), "{other:?}");
+}
+
+#[test]
+fn label_that_contradicts_the_instance_type_is_drift() {
+    let cpu = "karpenter.k8s.aws/instance-cpu";
+    let mut scenario = cores(&["m5.large"], 1);
+    apply_and_check(&mut scenario);
+    assert!(!has_drift(&drift(&scenario.plan())));
+    scenario.node().labels.extend([label(cpu, "96")]);
+    let plan = scenario.plan();
+    assert_eq!(changes(&plan), (0, 0), "no node is replaced for it");
+    assert_eq!(changed(&drift(&plan)), [format!("instance label {cpu}")]);
+    scenario.node().labels.remove(cpu);
+    assert!(!has_drift(&drift(&scenario.plan())), "an absent label is not wrong");
+    // The pool does not admit the value, and no commit explains it.
+    scenario.node().labels.extend([label(cpu, "96")]);
+    scenario.pool().requirements.push(requirement(cpu, &["2"]));
+    let report = drift(&scenario.plan());
+    assert_eq!(changed(&report), [format!("instance label {cpu}")]);
+    let other = report.capacity.diagnostics.iter();
+    let mut other = other.filter(|d| d.object.starts_with("ec2_instance."));
+    assert!(other.all(|d| d.severity != DiagnosticSeverity::Behind), "{report:?}");
 }
 
 #[test]
