@@ -53,7 +53,8 @@ pub(crate) use nomination::{
     AcceptedNominations, EARLY_NOMINATIONS_MAX, PlannedNodes, is_pending, nominate,
     nominate_and_open, waits_for_node,
 };
-pub use nomination::{NominationAnswer, OpenedBatch, PodNomination};
+pub use nomination::{NominationAnswer, OpenedBatch, OpeningAnnotations, PodNomination};
+pub(crate) use opening::opening_annotations;
 pub use preconditions::{ApplyError, FailedCondition};
 pub use receipt::{ApplyStatus, ChangeOutcome, Event, LaunchedOffering, Outcome, Receipt, Step};
 

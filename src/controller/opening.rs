@@ -18,7 +18,7 @@ use super::planning_snapshot::EC2_VISIBILITY_MAX;
 use super::state::ControllerState;
 use crate::apply::{
     BatchPods, EARLY_NOMINATIONS_MAX, NominationAnswer, OpenedBatch, PlannedNodes, PodNomination,
-    WaitingNode, batch_pools, is_pending,
+    WaitingNode, batch_pools, is_pending, opening_annotations,
 };
 use crate::model::desired::ControllerSettings;
 use crate::model::ids::{InstanceId, PoolName, Uid};
@@ -145,6 +145,14 @@ struct DueNodes {
     nodes: Vec<Node>,
 }
 
+impl DueNodes {
+    fn into_effect(self, plan: Option<&Plan>, world: &Observed) -> Effect {
+        let Self { nominations, nodes } = self;
+        let annotations = plan.map(|plan| opening_annotations(plan, world, &nodes));
+        Effect::OpenNodes { nominations, nodes, annotations: annotations.unwrap_or_default() }
+    }
+}
+
 impl ControllerState {
     /// Opens every batch that is complete or whose deadline has passed.
     pub(super) fn open_nodes(&mut self, effects: &mut Vec<Effect>) {
@@ -213,7 +221,7 @@ impl ControllerState {
         } else {
             self.opening.in_progress.extend(due.nodes.iter().map(|node| node.uid.clone()));
             // Batches that are due together may compete for pods.
-            effects.push(Effect::OpenNodes { nominations: due.nominations, nodes: due.nodes });
+            effects.push(due.into_effect(plan.as_deref(), &world));
         }
         self.opening.retain_in_progress();
         self.opening.waiting.extend(still_waiting);

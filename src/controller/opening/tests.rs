@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::apply::OpeningAnnotations;
 use crate::apply::ports::{CallEffect, PortError};
 use crate::controller::planning::CurrentPlan;
 use crate::controller::{Event, Mode, Signal};
 use crate::demand::Decider;
 use crate::model::ids::{NodeName, WorkloadId, WorkloadKind};
+use crate::model::node_annotations::{NodeAnnotations, annotations_digest};
 use crate::model::observed::{Completeness, Pod};
 use crate::model::pod::{PodTemplate, Taint};
 use crate::plan::wire::{ExplainRow, PlacementRow};
@@ -93,7 +95,8 @@ fn step(harness: &mut ControllerHarness, seconds: i64, event: Event) -> Vec<Open
         let (next, effects) = crate::controller::step(state.clone(), event, at(seconds));
         *state = next;
         for effect in effects {
-            let (nominations, nodes) = if let Effect::OpenNodes { nominations, nodes } = effect {
+            let (nominations, nodes) = if let Effect::OpenNodes { nominations, nodes, .. } = effect
+            {
                 (nominations, nodes)
             } else if let Effect::NominatePods { nominations } = effect {
                 (nominations, vec![])
@@ -465,4 +468,33 @@ fn pods_arrive_for_ten_seconds_unless_their_number_grows() {
     let grown = CurrentPlan::new(Arc::new(plan_for(4)), at(0));
     harness.modify(|state| state.planning.current = Some(grown.clone()));
     assert_eq!(until(&harness), None, "one of four pods has no node yet");
+}
+
+#[test]
+fn opening_sets_the_annotations_of_the_launch() {
+    let annotations: NodeAnnotations = [("team".to_owned(), "shop".to_owned())].into();
+    let mut plan = plan_for(3);
+    plan.capacity.node_annotations.insert("web".into(), annotations.clone());
+    let mut world = seen(1, &PENDING);
+    let digests = [annotations_digest(&annotations), "of another commit".to_owned()];
+    for (id, digest) in ["i-1", "i-2"].into_iter().zip(digests) {
+        let instance = world.instances.get_mut(id).expect("it is there");
+        instance.tags.insert(tag::ANNOTATIONS.to_owned(), digest);
+    }
+    let expected: OpeningAnnotations = [("uid-of-i-1".into(), Arc::new(annotations))].into();
+    for mode in [Mode::Observe, Mode::Full] {
+        let mut harness = leads(mode, Some(plan.clone()));
+        let event = Event::Observed(Arc::new(world.clone()));
+        let mut found = Vec::new();
+        harness.modify(|state| {
+            let (next, effects) = crate::controller::step(state.clone(), event, at(1));
+            *state = next;
+            for effect in effects {
+                if let Effect::OpenNodes { nodes, annotations, .. } = effect {
+                    found.push((nodes.len(), annotations));
+                }
+            }
+        });
+        assert_eq!(found, [(2, expected.clone())], "{mode:?}");
+    }
 }

@@ -124,6 +124,7 @@ impl<'a> AppliedInputs<'a> {
             cost: _,
             // In the digest.
             alternatives: _,
+            node_annotations: _,
             explain,
             diagnostics: _,
             disruption_budgets: _,
