@@ -11,6 +11,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::concurrent::run_concurrently;
+use super::opening_annotations::OpeningAnnotations;
 use super::ports::{CallEffect, Clock, Cluster, PortError};
 use crate::model::ids::{NodeName, Uid};
 use crate::model::node_annotations::NodeAnnotations;
@@ -50,9 +51,6 @@ pub struct OpenedBatch {
     /// Each node with the answer.
     pub nodes: Vec<(Uid, NodeName, Result<(), PortError>)>,
 }
-
-/// Annotations that nodes get when they are opened, by the UID of the node.
-pub type OpeningAnnotations = BTreeMap<Uid, Arc<NodeAnnotations>>;
 
 /// Planned nodes by workload, each with its number of pods.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -7,24 +7,23 @@
 //! Invariant: an apply leaves no Ready node closed, whatever happens to nominations.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::closed_batch::{BatchPods, WaitingNode, batch_pools};
 use super::launch::Booting;
 use super::nomination::{
-    AcceptedNominations, EARLY_NOMINATIONS_MAX, NominationAnswer, OpenedBatch, OpeningAnnotations,
-    PlannedNodes, PodNomination, nominate, nominate_and_open,
+    AcceptedNominations, EARLY_NOMINATIONS_MAX, NominationAnswer, OpenedBatch, PlannedNodes,
+    PodNomination, nominate, nominate_and_open,
 };
+use super::opening_annotations::{annotations_of_launches, is_unannotated, opening_annotations};
 use super::preconditions::is_launched_by;
 use super::receipt::{Outcome, Step};
 use super::wave_plan::{LaunchWork, WaveWork};
 use super::{OpenedBy, Run};
 use crate::apply::ports::{Clock, Cloud, Cluster, PortError};
 use crate::model::ids::{InstanceId, NodeName, PoolName, Uid};
-use crate::model::node_annotations::{NodeAnnotations, annotations_digest};
-use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, tag};
+use crate::model::observed::{Instance, KEY_LABEL, Node, Observed};
 use crate::plan::wire::{Decider, PlacementMode, workload_key};
-use crate::plan::{Plan, planned_pods_at, planned_pods_on};
+use crate::plan::{planned_pods_at, planned_pods_on};
 
 /// A Ready node of a launch that is still closed.
 struct ClosedNode<'w, 'p> {
@@ -229,7 +228,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     ) {
         let nodes: Vec<Node> = due.iter().map(|one| one.node.clone()).collect();
         let names: BTreeSet<NodeName> = nodes.iter().map(|node| node.name.clone()).collect();
-        let annotations = self.annotations_of_launches(&due);
+        let launched = due.iter().map(|one| (&one.node, one.item.work.pool));
+        let annotations = annotations_of_launches(self.plan, launched);
         let (cluster, clock) = (self.ports.cluster, self.ports.clock);
         let OpenedBatch { nominations, nodes: answers } =
             nominate_and_open(cluster, clock, nominations, nodes, &annotations).await;
@@ -250,16 +250,6 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Returns the annotations of nodes that this plan launched.
-    fn annotations_of_launches(&self, nodes: &[ClosedNode<'_, '_>]) -> OpeningAnnotations {
-        let declared = &self.plan.capacity.node_annotations;
-        let annotated = nodes.iter().filter_map(|one| {
-            let annotations = declared.get(one.item.work.pool)?;
-            Some((one.node.uid.clone(), Arc::new(annotations.clone())))
-        });
-        annotated.collect()
-    }
-
     fn finish_opened(&self, item: &Booting<'_, '_>, node: &Node, answer: Result<(), PortError>) {
         match answer {
             Ok(()) => {
@@ -273,8 +263,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Opens the Ready nodes that an earlier apply left closed. The launch wave opens those that it
-    /// finds.
+    /// Opens the Ready nodes that an earlier apply left closed, and annotates those that another
+    /// client opened. The launch wave opens those that it finds.
     pub(super) async fn open_left_closed(&self, waves: &[WaveWork<'_>]) {
         let Some(observed) =
             self.observation.as_ref().filter(|_| self.settings.opened_by != OpenedBy::Controller)
@@ -290,13 +280,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let is_left =
             |node: &&Node| node.ready && node.is_closed() && node.labels.contains_key(KEY_LABEL);
         let left = observed.nodes.values().filter(is_left).filter(|node| !is_awaited(node));
-        let nodes: Vec<Node> = left.cloned().collect();
+        let left: Vec<Node> = left.cloned().collect();
+        let unannotated = observed.nodes.values().filter(|node| is_unannotated(node, observed));
+        let mut nodes: Vec<Node> = left.iter().chain(unannotated).cloned().collect();
+        let annotations = opening_annotations(self.plan, observed, &nodes);
+        nodes.retain(|node| node.is_closed() || annotations.contains_key(&node.uid));
         if nodes.is_empty() {
             return;
         }
-        let planned = self.planned_nodes_of(&nodes);
+        let planned = self.planned_nodes_of(&left);
         let nominations = AcceptedNominations::default().missing(observed, planned);
-        let annotations = opening_annotations(self.plan, observed, &nodes);
         let (cluster, clock) = (self.ports.cluster, self.ports.clock);
         let OpenedBatch { nominations, nodes: answers } =
             nominate_and_open(cluster, clock, nominations, nodes, &annotations).await;
@@ -331,26 +324,6 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             self.emit(None, Step::Nominated { pods, refused });
         }
     }
-}
-
-/// Returns the annotations of nodes that any apply launched: those of their pool in the plan, if
-/// the instances have the tag with their digest. The annotations of a later commit may not be
-/// approved.
-pub(crate) fn opening_annotations(
-    plan: &Plan,
-    world: &Observed,
-    nodes: &[Node],
-) -> OpeningAnnotations {
-    let declared = plan.capacity.node_annotations.iter();
-    let declared: BTreeMap<&str, (String, Arc<NodeAnnotations>)> = declared
-        .map(|(pool, all)| (pool.as_str(), (annotations_digest(all), Arc::new(all.clone()))))
-        .collect();
-    let annotated = nodes.iter().filter_map(|node| {
-        let tags = &world.instances.get(node.instance.as_ref()?)?.tags;
-        let (digest, annotations) = declared.get(tags.get(tag::POOL)?.as_str())?;
-        (tags.get(tag::ANNOTATIONS)? == digest).then(|| (node.uid.clone(), Arc::clone(annotations)))
-    });
-    annotated.collect()
 }
 
 /// Returns the launch that has the instance.

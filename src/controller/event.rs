@@ -362,7 +362,8 @@ pub enum Effect {
         /// The pods, each with its node.
         nominations: Vec<PodNomination>,
     },
-    /// Nominate pods to closed nodes, then open all of these nodes and set their annotations.
+    /// Nominate pods to closed nodes, then open all of these nodes and set their annotations. Open
+    /// nodes are only annotated.
     OpenNodes {
         /// The pods, each with its node.
         nominations: Vec<PodNomination>,

@@ -8,6 +8,8 @@
 //! opens after a bounded time, whatever the mode, the plan or the other nodes do. Only nodes of
 //! ours are opened.
 
+mod missing_annotations;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
@@ -67,6 +69,8 @@ pub(super) struct NodeOpening {
     is_nominating: bool,
     /// Time of the next attempt after a failure.
     retry_at: Option<Timestamp>,
+    /// Open nodes that were annotated recently, with the time of the attempt.
+    annotated_at: BTreeMap<Uid, Timestamp>,
 }
 
 impl NodeOpening {
@@ -364,6 +368,12 @@ impl ControllerState {
             self.nominations.record_answer(pod, node, &answer, &mut self.counters);
         }
         for (uid, _, answer) in batch.nodes {
+            if self.opening.annotated_at.contains_key(&uid) {
+                if answer.is_err() {
+                    self.counters.count_error("kubernetes");
+                }
+                continue;
+            }
             self.opening.in_progress.remove(&uid);
             if answer.is_ok() {
                 self.counters.count(Counter::NodesOpened);

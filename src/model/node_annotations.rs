@@ -11,6 +11,9 @@ use sha2::{Digest as _, Sha256};
 /// Annotations of a node, by key.
 pub type NodeAnnotations = BTreeMap<String, String>;
 
+/// Annotation of a node that has the annotations of its launch. Its value is their digest.
+pub const ANNOTATED: &str = "fleetwright.dev/annotations";
+
 /// Domains whose annotations no pool sets, subdomains included.
 const RESERVED_DOMAINS: [&str; 5] =
     ["fleetwright.dev", "karpenter.sh", "karpenter.k8s.aws", "kubernetes.io", "k8s.io"];
@@ -27,6 +30,13 @@ pub fn is_reserved_annotation(key: &str) -> bool {
 /// Returns the SHA-256 of the annotations, in hex.
 pub fn annotations_digest(annotations: &NodeAnnotations) -> String {
     hex::encode(Sha256::digest(serde_json::json!(annotations).to_string()))
+}
+
+/// Returns the annotations with [`ANNOTATED`].
+pub fn marked(annotations: &NodeAnnotations) -> NodeAnnotations {
+    let mut marked = annotations.clone();
+    marked.insert(ANNOTATED.to_owned(), annotations_digest(annotations));
+    marked
 }
 
 #[cfg(test)]
@@ -53,6 +63,15 @@ mod tests {
         for key in ["team", "kubernetes.io", "example.com/kubernetes.io", "notkubernetes.io/x"] {
             assert!(!is_reserved_annotation(key), "{key}");
         }
+    }
+
+    #[test]
+    fn mark_is_no_annotation_of_a_pool() {
+        assert!(is_reserved_annotation(ANNOTATED));
+        let annotations: NodeAnnotations = [("a".to_owned(), "b".to_owned())].into();
+        let marked = marked(&annotations);
+        assert_eq!(marked[ANNOTATED], annotations_digest(&annotations));
+        assert_eq!((marked["a"].as_str(), marked.len()), ("b", 2));
     }
 
     #[test]

@@ -162,14 +162,21 @@ fn opened_nodes_get_the_annotations_of_their_pool() {
     }
 }
 
+/// A node may be left closed, or another client may have opened it.
 #[test]
-fn annotations_of_a_node_left_closed_are_those_of_its_launch() {
-    for (launched_with, expected) in [("shop", Some("shop")), ("other", None)] {
+fn annotations_of_an_earlier_node_are_those_of_its_launch() {
+    let closed = || vec![Taint::opening()];
+    for (launched_with, taints, expected) in [
+        ("shop", closed(), Some("shop")),
+        ("other", closed(), None),
+        ("shop", vec![], Some("shop")),
+        ("other", vec![], None),
+    ] {
         let world = fleet();
         let mut plan = plan(&world);
         plan.capacity.node_annotations.insert("web".into(), annotations("shop"));
         let mut left = request("left");
-        left.taints = vec![Taint::opening()];
+        left.taints = taints;
         left.offerings[0].labels.insert(KEY_LABEL.into(), "left".into());
         let digest = annotations_digest(&annotations(launched_with));
         left.tags.insert(tag::ANNOTATIONS.to_owned(), digest);
