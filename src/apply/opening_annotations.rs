@@ -1,7 +1,7 @@
 //! Annotations that nodes get when they are opened, or later if another client opened them.
 //!
-//! Invariant: a node gets the annotations of its launch, and no others. A later commit may not be
-//! approved. Its annotations make the node drift.
+//! Invariant: a node gets only the annotations of its launch. A later commit may not be approved,
+//! and its annotations make the node drift.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
