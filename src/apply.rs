@@ -35,6 +35,7 @@ mod lease_guard;
 mod nomination;
 pub mod observation;
 mod opening;
+mod opening_annotations;
 pub mod ports;
 pub(crate) mod pre_terminate_check;
 mod preconditions;
@@ -54,6 +55,8 @@ pub(crate) use nomination::{
     nominate_and_open, waits_for_node,
 };
 pub use nomination::{NominationAnswer, OpenedBatch, PodNomination};
+pub use opening_annotations::OpeningAnnotations;
+pub(crate) use opening_annotations::{is_unannotated, opening_annotations};
 pub use preconditions::{ApplyError, FailedCondition};
 pub use receipt::{ApplyStatus, ChangeOutcome, Event, LaunchedOffering, Outcome, Receipt, Step};
 

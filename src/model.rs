@@ -14,6 +14,7 @@ pub mod expander_priorities;
 pub mod fargate;
 pub mod ids;
 pub mod market;
+pub mod node_annotations;
 pub mod observed;
 pub mod plural;
 pub mod pod;

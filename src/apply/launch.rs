@@ -17,6 +17,7 @@ use crate::apply::ports::{
     LaunchedInstance, PortError,
 };
 use crate::model::ids::InstanceId;
+use crate::model::node_annotations::annotations_digest;
 use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::model::pod::Taint;
 use crate::model::saturating_time::later;
@@ -311,6 +312,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         .into();
         if let Some(digest) = &node.spec_digest {
             tags.insert(tag::SPEC.to_owned(), digest.clone());
+        }
+        if let Some(annotations) = self.plan.capacity.node_annotations.get(work.pool) {
+            tags.insert(tag::ANNOTATIONS.to_owned(), annotations_digest(annotations));
         }
         for key in &node.open_labels {
             let name = format!("{}{key}", tag::LABEL_PREFIX);

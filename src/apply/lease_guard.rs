@@ -11,6 +11,7 @@ use crate::apply::ports::{
     LaunchOutcome, LaunchRequest, NodeAndPods, PortError,
 };
 use crate::model::ids::{GroupName, InstanceId, NodeName, Uid};
+use crate::model::node_annotations::NodeAnnotations;
 use crate::model::observed::{CordonMark, Instance, Node, Pod};
 
 /// A port with writes that require the lease.
@@ -90,9 +91,9 @@ impl<P: Cluster, F: Fn() -> bool> Cluster for LeaseGuard<'_, P, F> {
         self.port.uncordon(node).await
     }
 
-    async fn open(&self, node: &Node) -> Result<(), PortError> {
+    async fn open(&self, node: &Node, annotations: &NodeAnnotations) -> Result<(), PortError> {
         self.check("open node")?;
-        self.port.open(node).await
+        self.port.open(node, annotations).await
     }
 
     async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {

@@ -11,8 +11,10 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::concurrent::run_concurrently;
+use super::opening_annotations::OpeningAnnotations;
 use super::ports::{CallEffect, Clock, Cluster, PortError};
 use crate::model::ids::{NodeName, Uid};
+use crate::model::node_annotations::NodeAnnotations;
 use crate::model::observed::{Node, Observed, Pod};
 use crate::model::saturating_time::later;
 use crate::plan::wire::workload_key;
@@ -156,7 +158,7 @@ fn accepts_nomination(world: &Observed, pod: &Pod) -> bool {
     })
 }
 
-/// Nominates pods, and then opens the nodes.
+/// Nominates pods, then opens the nodes and sets their annotations.
 ///
 /// kube-scheduler may clear a nomination to a node that is still closed, so each pod is nominated a
 /// second time. A repeated nomination changes nothing.
@@ -165,11 +167,14 @@ pub(crate) async fn nominate_and_open<K: Cluster, T: Clock>(
     clock: &T,
     nominations: Vec<PodNomination>,
     nodes: Vec<Node>,
+    annotations: &OpeningAnnotations,
 ) -> OpenedBatch {
     let nominations = nominate_in_rounds(cluster, clock, nominations, ROUNDS).await;
-    let opened = nodes
-        .iter()
-        .map(|node| -> Pin<Box<dyn Future<Output = _>>> { Box::pin(cluster.open(node)) });
+    let none = NodeAnnotations::new();
+    let opened = nodes.iter().map(|node| -> Pin<Box<dyn Future<Output = _>>> {
+        let annotations = annotations.get(&node.uid).map_or(&none, Arc::as_ref);
+        Box::pin(cluster.open(node, annotations))
+    });
     let opened = run_concurrently(opened, CONCURRENT_REQUESTS_MAX).await;
     let nodes = nodes.into_iter().zip(opened).map(|(node, answer)| (node.uid, node.name, answer));
     OpenedBatch { nominations, nodes: nodes.collect() }

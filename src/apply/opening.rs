@@ -14,6 +14,7 @@ use super::nomination::{
     AcceptedNominations, EARLY_NOMINATIONS_MAX, NominationAnswer, OpenedBatch, PlannedNodes,
     PodNomination, nominate, nominate_and_open,
 };
+use super::opening_annotations::{annotations_of_launches, is_unannotated, opening_annotations};
 use super::preconditions::is_launched_by;
 use super::receipt::{Outcome, Step};
 use super::wave_plan::{LaunchWork, WaveWork};
@@ -227,8 +228,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     ) {
         let nodes: Vec<Node> = due.iter().map(|one| one.node.clone()).collect();
         let names: BTreeSet<NodeName> = nodes.iter().map(|node| node.name.clone()).collect();
+        let launched = due.iter().map(|one| (&one.node, one.item.work.pool));
+        let annotations = annotations_of_launches(self.plan, launched);
+        let (cluster, clock) = (self.ports.cluster, self.ports.clock);
         let OpenedBatch { nominations, nodes: answers } =
-            nominate_and_open(self.ports.cluster, self.ports.clock, nominations, nodes).await;
+            nominate_and_open(cluster, clock, nominations, nodes, &annotations).await;
         let refused = nominations.iter().filter(|(.., answer)| answer.is_err()).count();
         closed.record(nominations);
         let pods = closed.accepted.0.values().filter(|node| names.contains(*node)).count();
@@ -259,8 +263,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Opens the Ready nodes that an earlier apply left closed. The launch wave opens those that it
-    /// finds.
+    /// Opens the Ready nodes that an earlier apply left closed, and annotates those that another
+    /// client opened. The launch wave opens those that it finds.
     pub(super) async fn open_left_closed(&self, waves: &[WaveWork<'_>]) {
         let Some(observed) =
             self.observation.as_ref().filter(|_| self.settings.opened_by != OpenedBy::Controller)
@@ -276,14 +280,19 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let is_left =
             |node: &&Node| node.ready && node.is_closed() && node.labels.contains_key(KEY_LABEL);
         let left = observed.nodes.values().filter(is_left).filter(|node| !is_awaited(node));
-        let nodes: Vec<Node> = left.cloned().collect();
+        let left: Vec<Node> = left.cloned().collect();
+        let unannotated = observed.nodes.values().filter(|node| is_unannotated(node, observed));
+        let mut nodes: Vec<Node> = left.iter().chain(unannotated).cloned().collect();
+        let annotations = opening_annotations(self.plan, observed, &nodes);
+        nodes.retain(|node| node.is_closed() || annotations.contains_key(&node.uid));
         if nodes.is_empty() {
             return;
         }
-        let planned = self.planned_nodes_of(&nodes);
+        let planned = self.planned_nodes_of(&left);
         let nominations = AcceptedNominations::default().missing(observed, planned);
+        let (cluster, clock) = (self.ports.cluster, self.ports.clock);
         let OpenedBatch { nominations, nodes: answers } =
-            nominate_and_open(self.ports.cluster, self.ports.clock, nominations, nodes).await;
+            nominate_and_open(cluster, clock, nominations, nodes, &annotations).await;
         let refused = nominations.iter().filter(|(.., answer)| answer.is_err()).count();
         self.report_nominations(nominations.len() - refused, refused);
         for (_, name, answer) in answers {

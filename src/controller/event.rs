@@ -9,7 +9,9 @@ use super::interruption_message::InterruptionMessage;
 use super::operator_requests::AuthorizedRequest;
 use super::persisted_state::{PersistedState, VerifiedCommit};
 use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
-use crate::apply::{self, NominationAnswer, OpenedBatch, PodNomination, Receipt};
+use crate::apply::{
+    self, NominationAnswer, OpenedBatch, OpeningAnnotations, PodNomination, Receipt,
+};
 use crate::model::commit::CommitOrigin;
 use crate::model::desired::{ApplyConditions, ControllerSettings, PoolLimits, UnresolvedPolicy};
 use crate::model::ids::{Address, InstanceId, Namespace, NodeName, PoolName};
@@ -360,12 +362,15 @@ pub enum Effect {
         /// The pods, each with its node.
         nominations: Vec<PodNomination>,
     },
-    /// Nominate pods to closed nodes, then open all of these nodes.
+    /// Nominate pods to closed nodes, then open all of these nodes and set their annotations. Open
+    /// nodes are only annotated.
     OpenNodes {
         /// The pods, each with its node.
         nominations: Vec<PodNomination>,
         /// The nodes, as they were observed.
         nodes: Vec<Node>,
+        /// The annotations of the nodes.
+        annotations: OpeningAnnotations,
     },
     /// Wake the controller at this time, and at no other.
     WakeAt(Timestamp),

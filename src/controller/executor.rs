@@ -374,8 +374,8 @@ where
             Effect::NominatePods { nominations } => {
                 Box::pin(nominate_pods(guarded, clock, nominations))
             }
-            Effect::OpenNodes { nominations, nodes } => {
-                Box::pin(open_nodes(guarded, clock, nominations, nodes))
+            Effect::OpenNodes { nominations, nodes, annotations } => {
+                Box::pin(open_nodes(guarded, clock, nominations, nodes, annotations))
             }
             Effect::AnswerOfferingAttempt { ticket, address, is_persisted } => {
                 let waiter = self.attempt_waiters.borrow_mut().remove(&(ticket, address));

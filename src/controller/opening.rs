@@ -8,6 +8,8 @@
 //! opens after a bounded time, whatever the mode, the plan or the other nodes do. Only nodes of
 //! ours are opened.
 
+mod missing_annotations;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
@@ -18,7 +20,7 @@ use super::planning_snapshot::EC2_VISIBILITY_MAX;
 use super::state::ControllerState;
 use crate::apply::{
     BatchPods, EARLY_NOMINATIONS_MAX, NominationAnswer, OpenedBatch, PlannedNodes, PodNomination,
-    WaitingNode, batch_pools, is_pending,
+    WaitingNode, batch_pools, is_pending, opening_annotations,
 };
 use crate::model::desired::ControllerSettings;
 use crate::model::ids::{InstanceId, PoolName, Uid};
@@ -67,6 +69,8 @@ pub(super) struct NodeOpening {
     is_nominating: bool,
     /// Time of the next attempt after a failure.
     retry_at: Option<Timestamp>,
+    /// Open nodes that were annotated recently, with the time of the attempt.
+    annotated_at: BTreeMap<Uid, Timestamp>,
 }
 
 impl NodeOpening {
@@ -145,6 +149,14 @@ struct DueNodes {
     nodes: Vec<Node>,
 }
 
+impl DueNodes {
+    fn into_effect(self, plan: Option<&Plan>, world: &Observed) -> Effect {
+        let Self { nominations, nodes } = self;
+        let annotations = plan.map(|plan| opening_annotations(plan, world, &nodes));
+        Effect::OpenNodes { nominations, nodes, annotations: annotations.unwrap_or_default() }
+    }
+}
+
 impl ControllerState {
     /// Opens every batch that is complete or whose deadline has passed.
     pub(super) fn open_nodes(&mut self, effects: &mut Vec<Effect>) {
@@ -213,7 +225,7 @@ impl ControllerState {
         } else {
             self.opening.in_progress.extend(due.nodes.iter().map(|node| node.uid.clone()));
             // Batches that are due together may compete for pods.
-            effects.push(Effect::OpenNodes { nominations: due.nominations, nodes: due.nodes });
+            effects.push(due.into_effect(plan.as_deref(), &world));
         }
         self.opening.retain_in_progress();
         self.opening.waiting.extend(still_waiting);
@@ -356,6 +368,12 @@ impl ControllerState {
             self.nominations.record_answer(pod, node, &answer, &mut self.counters);
         }
         for (uid, _, answer) in batch.nodes {
+            if self.opening.annotated_at.contains_key(&uid) {
+                if answer.is_err() {
+                    self.counters.count_error("kubernetes");
+                }
+                continue;
+            }
             self.opening.in_progress.remove(&uid);
             if answer.is_ok() {
                 self.counters.count(Counter::NodesOpened);

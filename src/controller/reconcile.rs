@@ -69,6 +69,7 @@ impl ControllerState {
         self.revisions.adopt_waiting(self.persistence.loaded.as_mut(), self.now);
         self.plan_if_due(effects);
         self.open_nodes(effects);
+        self.annotate_nodes(effects);
         self.save_if_changed(effects);
         self.drop_blocked_applies();
         if let Some(saved) = &self.persistence.saved {

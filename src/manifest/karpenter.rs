@@ -14,6 +14,7 @@ mod provisioner;
 mod requirements;
 mod selector_terms;
 mod spec_digest;
+mod template_annotations;
 
 pub(super) use kubelet::{bottlerocket_kubelet, kubelet, milli_percent};
 pub(super) use node_class::{node_class, node_template};

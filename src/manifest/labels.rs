@@ -92,10 +92,15 @@ pub(super) fn label_keys(field: Option<Field<'_>>, owner: LabelOwner) -> Vec<Lab
     field.items().filter_map(|item| label_key(&item, owner)).collect()
 }
 
-fn check_key(field: &Field<'_>, key: &str) {
+/// Returns true for a name with an optional domain, as keys of labels and annotations are.
+pub(super) fn is_qualified_name(key: &str) -> bool {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(p, n)| (Some(p), n));
     let prefix_ok = prefix.is_none_or(|p| p.len() <= PREFIX_MAX && is_subdomain(p));
-    if !prefix_ok || name.len() > NAME_MAX || !is_name(name) {
+    prefix_ok && name.len() <= NAME_MAX && is_name(name)
+}
+
+fn check_key(field: &Field<'_>, key: &str) {
+    if !is_qualified_name(key) {
         let hint = "write it as name or domain/name".to_owned();
         field.error(format_args!("has the label key `{}`, which is not valid", shorten(key)), hint);
     }

@@ -73,6 +73,8 @@ pub mod tag {
     pub const CHANGE: &str = "fleetwright.dev/change";
     /// Digest of the node class and pool template at launch.
     pub const SPEC: &str = "fleetwright.dev/spec";
+    /// Digest of the annotations that the node of the instance is to get.
+    pub const ANNOTATIONS: &str = "fleetwright.dev/annotations";
     /// ID of the fleet request that launched the instance. Only EC2 can write it.
     pub const FLEET: &str = "aws:ec2:fleet-id";
     /// Tags that other launchers write on their instances, and our launches never have. Karpenter,

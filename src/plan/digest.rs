@@ -24,6 +24,7 @@ use crate::model::ids::{
     ZoneId, ZoneName,
 };
 use crate::model::market::CapacityType;
+use crate::model::node_annotations::NodeAnnotations;
 use crate::model::observed::ClusterIdentity;
 use crate::model::pod::Taint;
 use crate::model::reason::Alternative;
@@ -62,6 +63,8 @@ struct PlanDecisions<'a> {
     preconditions: Vec<DecidedPrecondition<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     contingency: Option<Vec<DecidedContingency<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_annotations: Option<&'a BTreeMap<PoolName, NodeAnnotations>>,
 }
 
 /// A row that changes something.
@@ -199,6 +202,7 @@ impl<'a> PlanDecisions<'a> {
             daemons: _,
             cost: _,
             alternatives,
+            node_annotations,
             explain,
             diagnostics: _,
             // A comparison with another revision is no decision.
@@ -220,6 +224,7 @@ impl<'a> PlanDecisions<'a> {
             ),
             preconditions,
             contingency: decided_contingency(placement),
+            node_annotations: Some(node_annotations).filter(|all| !all.is_empty()),
         }
     }
 }

@@ -54,7 +54,8 @@ pub use crate::model::reason::{
 use values::drop_derived;
 
 use crate::model::code::Code;
-use crate::model::ids::{Address, Digest, Origin, PlanId};
+use crate::model::ids::{Address, Digest, Origin, PlanId, PoolName};
+use crate::model::node_annotations::NodeAnnotations;
 
 /// Plan format version that this program writes.
 ///
@@ -71,11 +72,11 @@ use crate::model::ids::{Address, Digest, Origin, PlanId};
 ///
 /// 1.4 added `capacity.placement.contingency`.
 ///
-/// 1.5 added `capacity.explain[].differences` and `capacity.cost.list`. Its identity covers everything that `apply` reads, with the repository
-/// and the inputs of the second planning. Plans of older formats can be rendered, but not applied.
+/// 1.5 added `capacity.explain[].differences` and `capacity.cost.list`. Its identity covers everything
+/// that `apply` reads, with the repository and the inputs of the second planning.
 ///
-/// 1.6 has the keys of 1.5. Its identity also covers the prices and the order of alternatives.
-/// Plans of older formats can be rendered, but not applied.
+/// 1.6 added `capacity.node_annotations`. Its identity also covers the prices and the order of
+/// alternatives. Plans of older formats can be rendered, but not applied.
 pub const FORMAT_VERSION: &str = "1.6";
 
 /// A plan.
@@ -232,6 +233,9 @@ pub struct Capacity {
     pub cost: Cost,
     /// Fallback offerings of launches.
     pub alternatives: Vec<AlternativesRow>,
+    /// Annotations that new nodes get when they are opened, by pool. Pools without any are absent.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_annotations: BTreeMap<PoolName, NodeAnnotations>,
     /// Reason of each row.
     pub explain: Vec<ExplainRow>,
     /// Problems of the inputs and notes to the reader.

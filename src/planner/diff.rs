@@ -24,7 +24,8 @@ use crate::catalog::Catalog;
 use crate::demand::Demand;
 use crate::model::desired::Desired;
 use crate::model::fargate::Rates;
-use crate::model::ids::{Address, WorkloadId};
+use crate::model::ids::{Address, PoolName, WorkloadId};
+use crate::model::node_annotations::NodeAnnotations;
 use crate::model::observed::Observed;
 use crate::model::reason::Rejection;
 use crate::plan::wire::{
@@ -130,6 +131,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
             daemons: daemon_rows(demand),
             cost,
             alternatives: rows.alternatives,
+            node_annotations: node_annotations(desired),
             explain: rows.explain,
             diagnostics,
             disruption_budgets: Vec::new(),
@@ -139,6 +141,13 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
     };
     plan.capacity.cost.breakdown = breakdown(&plan, &[]);
     plan
+}
+
+/// Returns the annotations of new nodes by pool. Pools without a launch are included, because an
+/// apply also opens nodes that an earlier one launched.
+fn node_annotations(desired: &Desired) -> BTreeMap<PoolName, NodeAnnotations> {
+    let annotated = desired.pools.iter().filter(|(_, pool)| !pool.annotations.is_empty());
+    annotated.map(|(name, pool)| (name.clone(), pool.annotations.clone())).collect()
 }
 
 fn placement(solution: &Solution, contingency: Option<Contingency>) -> Placement {

@@ -12,7 +12,7 @@ use super::{
     Inputs, freeze_reason, node_count_fixpoint, plan_in_scope, solver_input, with_effective_inputs,
 };
 use crate::model::desired::{Desired, Scaler, ScalerRule};
-use crate::model::ids::{Address, GroupName, InstanceId, NodeName, Tags};
+use crate::model::ids::{Address, GroupName, InstanceId, NodeName, PoolName, Tags};
 use crate::model::observed::{
     Group, Instance, InstanceState, KEY_LABEL, Membership, Node, Observed, tag,
 };
@@ -115,11 +115,16 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
 /// states. A launch reads the node class of the files, such as the user data.
 fn undeclared_launches(desired: &Desired, approved: &Plan) -> Vec<String> {
     let declared = spec_digests(desired);
+    let annotations = |pool: &PoolName| {
+        let declared = desired.pools.get(pool).map(|pool| &pool.annotations);
+        declared.filter(|annotations| !annotations.is_empty())
+    };
     let other = launches(approved).filter(|row| {
         let after = row.change.after.as_ref();
         let pool = after.and_then(|after| after.pool.as_ref());
         let spec = after.and_then(|after| after.spec_digest.as_ref());
-        pool.and_then(|pool| declared.get(pool)) != spec
+        let stated = pool.and_then(|pool| approved.capacity.node_annotations.get(pool));
+        pool.and_then(|pool| declared.get(pool)) != spec || pool.and_then(annotations) != stated
     });
     let text = |row: &ResourceChange| {
         format!("`{}` was planned with other settings of its pool or node class", row.address)

@@ -14,6 +14,7 @@ use crate::apply::ports::{
     LaunchOutcome, LaunchRequest, NodeAndPods, PortError, Tagger,
 };
 use crate::model::ids::{GroupName, InstanceId, NodeName, Uid};
+use crate::model::node_annotations::NodeAnnotations;
 use crate::model::observed::{
     CORDONED_ANNOTATION, CordonMark, GRACE_PERIOD_ANNOTATION, Instance, Node, Pod, tag,
 };
@@ -158,10 +159,10 @@ impl Cluster for World {
         self.write_cordon("uncordon node", node, None)
     }
 
-    async fn open(&self, node: &Node) -> Result<(), PortError> {
+    async fn open(&self, node: &Node, annotations: &NodeAnnotations) -> Result<(), PortError> {
         const VERB: &str = "open node";
         self.check_saved(VERB)?;
-        self.state.borrow_mut().open(node);
+        self.state.borrow_mut().open(node, annotations);
         self.log_call(|at| PortCall::Open { at, node: node.name.clone() });
         Ok(())
     }
@@ -257,11 +258,14 @@ impl WorldState {
         CordonOutcome::Written
     }
 
-    fn open(&mut self, seen: &Node) {
+    fn open(&mut self, seen: &Node, annotations: &NodeAnnotations) {
         let Some(node) = self.nodes.get_mut(&seen.name).filter(|node| node.uid == seen.uid) else {
             return;
         };
         node.taints.retain(|taint| taint.key.as_str() != OPENING_TAINT);
+        for (key, value) in annotations {
+            node.annotations.entry(key.clone()).or_insert_with(|| value.clone());
+        }
         self.wake_scheduler();
     }
 

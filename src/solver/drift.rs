@@ -71,9 +71,7 @@ fn spec_fields<'a>(
 ) -> impl Iterator<Item = (&'static str, String)> + 'a {
     let of_pool = [
         ("labels", serde_json::json!(pool.labels).to_string()),
-        // No node gets annotations, so that a change of them is no drift. The digests of running
-        // nodes have this part.
-        ("annotations", "{}".to_owned()),
+        ("annotations", serde_json::json!(pool.annotations).to_string()),
         ("taints", taints(&pool.taints)),
         ("startupTaints", taints(&pool.startup_taints)),
         ("nodeClassRef", class.name.to_string()),
@@ -294,12 +292,15 @@ mod tests {
         let class_name = &class.name;
         let tainted = Pool { taints: vec![no_schedule("team", "")], ..pool.clone() };
         let labelled = Pool { labels: [label("team", "a")].into(), ..tainted.clone() };
+        let annotations = [("team".to_owned(), "a".to_owned())].into();
+        let annotated = Pool { annotations, ..tainted.clone() };
         let data = with(&class, "userData", "y");
         let both = with(&data, "kubelet", "k");
         for (pool, class, expected) in [
             (&pool, &class, None),
             (&tainted, &class, Some("taints".to_owned())),
             (&labelled, &class, Some("labels, taints".to_owned())),
+            (&annotated, &class, Some("annotations, taints".to_owned())),
             (&pool, &both, Some(format!("kubelet, userData of node class {class_name}"))),
             (&tainted, &data, Some(format!("taints, userData of node class {class_name}"))),
             (

@@ -19,6 +19,7 @@ use crate::apply::ports::{
 };
 use crate::apply::{ApplyError, ApplySettings, Event, Ports, Receipt, Replan, Replanned, apply};
 use crate::model::ids::{Address, GroupName, InstanceId, NodeName, Uid, WorkloadKind};
+use crate::model::node_annotations::NodeAnnotations;
 use crate::model::observed::{CordonMark, Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::model::pod::Taint;
 use crate::model::requirement::{key, label};
@@ -398,8 +399,8 @@ impl Cluster for FaultyPorts<'_> {
         self.write(self.world.uncordon(node)).await
     }
 
-    async fn open(&self, node: &Node) -> Result<(), PortError> {
-        self.write(self.world.open(node)).await
+    async fn open(&self, node: &Node, annotations: &NodeAnnotations) -> Result<(), PortError> {
+        self.write(self.world.open(node, annotations)).await
     }
 
     async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {

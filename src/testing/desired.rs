@@ -22,6 +22,7 @@ pub(crate) fn pool() -> Pool {
         generation: Generation::V1beta1,
         node_class: Some("default".into()),
         labels: [label("type", "karpenter")].into(),
+        annotations: BTreeMap::new(),
         do_not_disrupt: false,
         requirements: Vec::new(),
         taints: Vec::new(),

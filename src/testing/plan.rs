@@ -137,6 +137,7 @@ fn capacity(observed: &Observed) -> Capacity {
         daemons: Vec::new(),
         cost: cost(0, 0),
         alternatives: Vec::new(),
+        node_annotations: BTreeMap::new(),
         explain: Vec::new(),
         diagnostics: Vec::new(),
         disruption_budgets: Vec::new(),

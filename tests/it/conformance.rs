@@ -36,13 +36,13 @@
 //! ```
 //!
 //! By default, a pool launches on-demand instances and consolidates immediately. Keys of pools:
-//! `types`, `zones`, `capacity` (`any`: no requirement), `weight`, `limits`, `labels`, `taints`,
-//! `startup-taints`, `replicas`, `policy`, `after`, `class`. Keys of pods: `kind`, `namespace`,
-//! `labels`, `priority`, and resource names; pods have the label `app: NAME`. Keys of nodes:
-//! `pool`, `capacity`, `labels`, `taints`, `annotations`, `holds` (`web:2,db:1`), `granted`
-//! (`web:2`: CPU after a resize), `age` in minutes, `member` (of a group). Flags of nodes:
-//! `cordoned`, `not-ready`, `joining` (no node yet), `foreign` (unmanaged), `without-devices` (no
-//! devices reported yet). Below `pods` and `daemon`, a line is YAML of the pod's `spec` or one of
+//! `types`, `zones`, `capacity` (`any`: no requirement), `weight`, `limits`, `labels`,
+//! `annotations`, `taints`, `startup-taints`, `replicas`, `policy`, `after`, `class`. Keys of pods:
+//! `kind`, `namespace`, `labels`, `priority`, and resource names; pods have the label `app: NAME`.
+//! Keys of nodes: `pool`, `capacity`, `labels`, `taints`, `annotations`, `holds` (`web:2,db:1`),
+//! `granted` (`web:2`: CPU after a resize), `age` in minutes, `member` (of a group). Flags of
+//! nodes: `cordoned`, `not-ready`, `joining` (no node yet), `foreign` (unmanaged),
+//! `without-devices` (no devices reported yet). Below `pods` and `daemon`, a line is YAML of the pod's `spec` or one of
 //! these rules. `zone`, `hostname`, `type`, `arch`, `cpu`, `family` and `capacity` are short for
 //! the label keys of that name:
 //!

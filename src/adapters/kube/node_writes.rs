@@ -1,5 +1,6 @@
 //! Writes: cordon and delete nodes, evict and nominate pods.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ::kube::Error;
@@ -14,6 +15,7 @@ use crate::apply::ports::{
     CallEffect, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, NodeAndPods, PortError,
 };
 use crate::model::ids::{NodeName, Uid};
+use crate::model::node_annotations::NodeAnnotations;
 use crate::model::observed::{
     CORDONED_ANNOTATION, CordonMark, CordonState, GRACE_PERIOD_ANNOTATION, Node, Pod,
 };
@@ -27,6 +29,9 @@ const CONFLICTS_MAX: u32 = 5;
 
 /// Increment of the pause before each retry.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Status codes with which the API server refuses the content of a write.
+const REFUSED_CODES: [u16; 4] = [400, 403, 413, 422];
 
 /// Error cause of an eviction that a disruption budget forbids.
 const BUDGET_CAUSE: &str = "DisruptionBudget";
@@ -48,9 +53,9 @@ impl Cluster for Kubernetes {
         self.write_cordon("uncordon node", node, None).await
     }
 
-    async fn open(&self, node: &Node) -> Result<(), PortError> {
+    async fn open(&self, node: &Node, annotations: &NodeAnnotations) -> Result<(), PortError> {
         const VERB: &str = "open node";
-        match tokio::time::timeout(WRITE_TIMEOUT, self.remove_opening_taint(node)).await {
+        match tokio::time::timeout(WRITE_TIMEOUT, self.write_opening(node, annotations)).await {
             Ok(Ok(true)) => Ok(()),
             Ok(Ok(false)) => Err(conflicting(VERB)),
             Ok(Err(error)) => Err(port_error(VERB, &error)),
@@ -194,37 +199,68 @@ impl Kubernetes {
         Ok(None)
     }
 
-    /// Removes the opening taint of a node. The list of taints is replaced as a whole, so the
-    /// resource version that was just read is the precondition. Returns false if concurrent writes
-    /// exhausted the retries.
-    async fn remove_opening_taint(&self, seen: &Node) -> Result<bool, Error> {
+    /// Removes the opening taint of a node, and sets the annotations that it lacks. Returns false
+    /// if concurrent writes exhausted the retries.
+    async fn write_opening(
+        &self,
+        seen: &Node,
+        annotations: &NodeAnnotations,
+    ) -> Result<bool, Error> {
         let nodes: Api<ApiNode> = Api::all(self.writer.clone());
         let params =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        let (mut annotations, none) = (annotations, NodeAnnotations::new());
         for tried in 0..CONFLICTS_MAX {
             tokio::time::sleep(CONFLICT_PAUSE * tried).await;
             let Some(found) = nodes.get_opt(seen.name.as_str()).await? else { return Ok(true) };
-            let taints = found.spec.and_then(|spec| spec.taints).unwrap_or_default();
-            let count = taints.len();
-            let kept: Vec<_> = taints.into_iter().filter(|t| t.key != OPENING_TAINT).collect();
-            if kept.len() == count || found.metadata.uid.as_deref() != Some(seen.uid.as_str()) {
+            let Some(patch) = opening_patch(&found, &seen.uid, annotations) else {
                 return Ok(true);
-            }
-            let patch = json!({
-                "metadata": { "resourceVersion": found.metadata.resource_version },
-                "spec": { "taints": kept },
-            });
+            };
             let patched: Result<PartialObjectMeta<ApiNode>, Error> =
                 nodes.patch_metadata(seen.name.as_str(), &params, &Patch::Merge(&patch)).await;
             match patched {
                 Ok(_) => return Ok(true),
                 // A concurrent write, or the node is gone.
                 Err(Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+                // Pods wait for the node, whatever an admission webhook thinks of its annotations.
+                Err(Error::Api(status))
+                    if !annotations.is_empty() && REFUSED_CODES.contains(&status.code) =>
+                {
+                    let reason = &status.message;
+                    tracing::warn!(node = %seen.name, %reason, "node opens without annotations");
+                    annotations = &none;
+                }
                 Err(error) => return Err(error),
             }
         }
         Ok(false)
     }
+}
+
+/// Returns the patch that opens a node. Annotations with other values stay as they are. `None` if
+/// the node is open and lacks none, or if it is another node of that name.
+///
+/// The list of taints is replaced as a whole, so the resource version is the precondition.
+fn opening_patch(found: &ApiNode, uid: &Uid, annotations: &NodeAnnotations) -> Option<Json> {
+    if found.metadata.uid.as_deref() != Some(uid.as_str()) {
+        return None;
+    }
+    let present = found.metadata.annotations.as_ref();
+    let is_missing = |key: &String| !present.is_some_and(|present| present.contains_key(key));
+    let missing: BTreeMap<&String, &String> =
+        annotations.iter().filter(|(key, _)| is_missing(key)).collect();
+    let taints = found.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    let taints = taints.map(Vec::as_slice).unwrap_or_default();
+    let kept: Vec<_> = taints.iter().filter(|taint| taint.key != OPENING_TAINT).collect();
+    let is_closed = kept.len() < taints.len();
+    let mut patch = json!({ "metadata": { "resourceVersion": found.metadata.resource_version } });
+    if is_closed {
+        patch["spec"] = json!({ "taints": kept });
+    }
+    if !missing.is_empty() {
+        patch["metadata"]["annotations"] = json!(missing);
+    }
+    (is_closed || !missing.is_empty()).then_some(patch)
 }
 
 fn unanswered(verb: &str) -> PortError {
@@ -279,6 +315,41 @@ mod tests {
     use ::kube::core::response::{Status, StatusCause, StatusDetails};
 
     use super::*;
+
+    #[test]
+    fn opening_adds_only_missing_annotations() {
+        let annotations = |pairs: &[(&str, &str)]| -> NodeAnnotations {
+            let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            pairs.collect()
+        };
+        let found = |taints: Json| -> ApiNode {
+            let object = json!({
+                "metadata": { "name": "n", "uid": "u", "resourceVersion": "7",
+                              "annotations": { "team": "by-hand" } },
+                "spec": { "taints": taints },
+            });
+            serde_json::from_value(object).expect("a node")
+        };
+        let closed = json!([
+            { "key": OPENING_TAINT, "effect": "NoSchedule" },
+            { "key": "dedicated", "value": "web", "effect": "NoSchedule" },
+        ]);
+        let declared = annotations(&[("team", "web"), ("example.com/owner", "shop")]);
+        let patch = opening_patch(&found(closed.clone()), &"u".into(), &declared);
+        let missing = json!({ "example.com/owner": "shop" });
+        let expected = json!({
+            "metadata": { "resourceVersion": "7", "annotations": missing },
+            "spec": { "taints": [{ "key": "dedicated", "value": "web", "effect": "NoSchedule" }] },
+        });
+        assert_eq!(patch, Some(expected));
+        // Another client has opened the node.
+        let open = found(json!([]));
+        let expected = json!({ "metadata": { "resourceVersion": "7", "annotations": missing } });
+        assert_eq!(opening_patch(&open, &"u".into(), &declared), Some(expected));
+        let present = annotations(&[("team", "web")]);
+        assert_eq!(opening_patch(&open, &"u".into(), &present), None);
+        assert_eq!(opening_patch(&found(closed), &"another".into(), &declared), None);
+    }
 
     #[test]
     fn blocked_eviction_differs_from_throttling() {

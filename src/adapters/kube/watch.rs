@@ -35,6 +35,7 @@ use crate::apply::ports::{
     Cluster, ClusterObjects, CordonOutcome, EvictOutcome, NodeAndPods, PortError,
 };
 use crate::model::ids::{NodeName, Uid, WorkloadId, WorkloadKind};
+use crate::model::node_annotations::NodeAnnotations;
 use crate::model::observed::{ClusterPools, CordonMark, CordonState, Node, Pod, PodPhase};
 
 /// Duration of a watch in seconds. It is shorter than the response timeout, so that the server ends
@@ -211,8 +212,8 @@ impl Cluster for WatchedCluster {
         Ok(outcome)
     }
 
-    async fn open(&self, node: &Node) -> Result<(), PortError> {
-        self.kubernetes.open(node).await
+    async fn open(&self, node: &Node, annotations: &NodeAnnotations) -> Result<(), PortError> {
+        self.kubernetes.open(node, annotations).await
     }
 
     async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {

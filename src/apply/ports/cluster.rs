@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::PortError;
 use crate::model::ids::{NodeName, Uid};
+use crate::model::node_annotations::NodeAnnotations;
 use crate::model::observed::{
     ClusterPools, CordonMark, LiveWorkload, Node, Pod, Scaling, UnreadObject,
 };
@@ -87,9 +88,16 @@ pub trait Cluster {
     /// Uncordons a node, and removes the annotations of [`Cluster::cordon`] with the same write. It
     /// writes nothing if the cordon state of the node changed since the observation.
     fn uncordon(&self, node: &Node) -> impl Future<Output = Result<CordonOutcome, PortError>>;
-    /// Opens a closed node: removes the taint [`crate::model::pod::OPENING_TAINT`]. It succeeds if
-    /// the node no longer has the taint, no longer exists, or was replaced by another of that name.
-    fn open(&self, node: &Node) -> impl Future<Output = Result<(), PortError>>;
+    /// Opens a closed node: removes the taint [`crate::model::pod::OPENING_TAINT`], and sets the
+    /// annotations whose keys the node does not have, with the same write. It succeeds if the node
+    /// no longer exists, or was replaced by another of that name.
+    ///
+    /// A node opens without its annotations if the API server refuses them.
+    fn open(
+        &self,
+        node: &Node,
+        annotations: &NodeAnnotations,
+    ) -> impl Future<Output = Result<(), PortError>>;
     /// Sets the node that the scheduler tries first for a pending pod. If it fails, the scheduler
     /// chooses freely.
     fn nominate(&self, pod: &Pod, node: &NodeName) -> impl Future<Output = Result<(), PortError>>;

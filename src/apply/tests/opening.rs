@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::crashes::apply_with_fault;
 use super::*;
 use crate::apply::ports::{ClusterObjects, PortError};
+use crate::model::node_annotations::{NodeAnnotations, annotations_digest};
 use crate::model::observed::KEY_LABEL;
 use crate::model::pod::Taint;
 use crate::testing::apply::closed_fleet;
@@ -132,4 +133,59 @@ fn apply_opens_only_our_closed_nodes_before_its_first_change() {
         assert_eq!(is_closed(), !opens);
     }
     assert!(!are_open(&closed_fleet()));
+}
+
+pub(super) fn annotations(team: &str) -> NodeAnnotations {
+    [("team".to_owned(), team.to_owned())].into()
+}
+
+/// Returns the annotation `team` of each node that was opened.
+pub(super) fn teams(world: &World) -> Vec<Option<String>> {
+    let observed = world.observed();
+    let of_node = |name: &str| observed.nodes[name].annotations.get("team").cloned();
+    openings(world).iter().map(|(_, name)| of_node(name)).collect()
+}
+
+#[test]
+fn opened_nodes_get_the_annotations_of_their_pool() {
+    for (pool, expected) in [("web", Some("shop".to_owned())), ("other", None)] {
+        let world = fleet();
+        let mut plan = plan(&world);
+        plan.capacity.node_annotations.insert(pool.into(), annotations("shop"));
+        assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied);
+        assert_eq!(teams(&world), vec![expected.clone(); 3]);
+        let digest = annotations_digest(&annotations("shop"));
+        let launched = world.observed().instances.into_values().filter(|i| {
+            i.is_active() && i.tags.get(tag::ANNOTATIONS).is_some_and(|tag| *tag == digest)
+        });
+        assert_eq!(launched.count(), if expected.is_some() { 3 } else { 0 });
+    }
+}
+
+/// A node may be left closed, or another client may have opened it.
+#[test]
+fn annotations_of_an_earlier_node_are_those_of_its_launch() {
+    let closed = || vec![Taint::opening()];
+    for (launched_with, taints, expected) in [
+        ("shop", closed(), Some("shop")),
+        ("other", closed(), None),
+        ("shop", vec![], Some("shop")),
+        ("other", vec![], None),
+    ] {
+        let world = fleet();
+        let mut plan = plan(&world);
+        plan.capacity.node_annotations.insert("web".into(), annotations("shop"));
+        let mut left = request("left");
+        left.taints = taints;
+        left.offerings[0].labels.insert(KEY_LABEL.into(), "left".into());
+        let digest = annotations_digest(&annotations(launched_with));
+        left.tags.insert(tag::ANNOTATIONS.to_owned(), digest);
+        let instance = launch(&world, &left);
+        world.settle(MINUTE * 5).expect("kept in memory");
+        let _ = apply_over(&plan, &world, &settings());
+        let observed = world.observed();
+        let node = observed.node_for_instance(&instance).expect("registered");
+        assert!(!node.is_closed());
+        assert_eq!(node.annotations.get("team").map(String::as_str), expected);
+    }
 }

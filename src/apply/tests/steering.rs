@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::crashes::apply_with_fault;
-use super::opening::openings;
+use super::opening::{annotations, openings, teams};
 use super::*;
 use crate::apply::ports::{CallEffect, ClusterObjects, PortError};
 use crate::demand::Decider;
@@ -66,7 +66,8 @@ fn opening_times(world: &World) -> Vec<Timestamp> {
 
 #[test]
 fn pods_of_a_steered_plan_end_up_on_their_nodes() {
-    let (world, plan) = steered();
+    let (world, mut plan) = steered();
+    plan.capacity.node_annotations.insert("web".into(), annotations("shop"));
     assert_eq!(pending(&world), 4);
     let (receipt, events) = apply_over(&plan, &world, &settings());
     assert_eq!(receipt.expect("not refused").verdict, ApplyStatus::Applied);
@@ -77,6 +78,7 @@ fn pods_of_a_steered_plan_end_up_on_their_nodes() {
     assert!(nominated.expect("nominated") < ready.expect("opened"));
     world.settle(MINUTE).expect("kept in memory");
     assert_eq!((pending(&world), pods_on(&world, "2"), pods_on(&world, "3")), (0, 3, 1));
+    assert_eq!(teams(&world), vec![Some("shop".to_owned()); 2]);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Replanning before an apply.
 
 use super::*;
-use crate::apply::PodNomination;
 use crate::apply::Replan as _;
+use crate::apply::{OpeningAnnotations, PodNomination};
 use crate::catalog::Catalog;
 use crate::model::ids::NodeName;
 use crate::model::observed::{Instance, InstanceState, Node, Pod, tag};
@@ -276,7 +276,8 @@ fn pods_are_nominated_twice_before_any_node_opens() {
         let nominations: Vec<_> = nominations
             .map(|pod| PodNomination { pod: Arc::clone(pod), node: name.clone() })
             .collect();
-        let opened = open_nodes(guarded, &fleet, nominations, vec![node]);
+        let opened =
+            open_nodes(guarded, &fleet, nominations, vec![node], OpeningAnnotations::new());
         let end = poll_once(opened).expect("at once");
         let Event::NodesOpened(batch) = end else { panic!("{end:?}") };
         assert!(batch.nominations.iter().all(|(.., answer)| answer.is_ok() == certain));

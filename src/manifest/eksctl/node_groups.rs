@@ -24,6 +24,7 @@ use crate::model::desired::{
 };
 use crate::model::ids::{InstanceTypeName, Labels, PoolName, ZoneName};
 use crate::model::market::{CapacityMix, CapacityType};
+use crate::model::node_annotations::NodeAnnotations;
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::requirement::{Operator, key, label};
 use crate::model::units::MicroUsd;
@@ -525,6 +526,7 @@ fn pool(
         generation: Generation::Eksctl,
         node_class: Some(group.name.as_str().into()),
         labels: node_labels.into_iter().chain(eksctl_labels(group, capacity)).collect(),
+        annotations: NodeAnnotations::new(),
         do_not_disrupt: false,
         requirements: requirements(group, capacity),
         taints: node_taints,

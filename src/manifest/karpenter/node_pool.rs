@@ -14,6 +14,7 @@ use super::super::yaml::YamlNode;
 use super::conversion_annotations::converted_kubelet;
 use super::kubelet::kubelet;
 use super::requirements::{pool_labels, pool_requirements};
+use super::template_annotations::{TemplateAnnotations, template_annotations};
 use super::{add_pool, check_taints, finish_root, weight};
 use crate::model::desired::{
     AutoModePool, Budget, BudgetNodes, Consolidation, Expiry, Generation, Pool, PoolLimits,
@@ -137,7 +138,8 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
     let metadata = metadata.as_ref().and_then(Field::map);
     let of_metadata = |key| metadata.as_ref().and_then(|map| map.get(key));
     let labels = pool_labels(of_metadata("labels"));
-    let do_not_disrupt = has_do_not_disrupt(of_metadata("annotations"));
+    let TemplateAnnotations { of_nodes, do_not_disrupt } =
+        template_annotations(of_metadata("annotations"));
     if let Some(metadata) = &metadata {
         metadata.finish_with_typo_check();
     }
@@ -165,6 +167,7 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
         generation,
         node_class,
         labels,
+        annotations: of_nodes,
         do_not_disrupt,
         requirements,
         taints: steady,
@@ -180,25 +183,6 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
         termination_grace_period,
         unreadable: None,
     })
-}
-
-/// Returns true if the annotations of a pool's template protect its nodes. Reports the others, which
-/// no node gets.
-pub(super) fn has_do_not_disrupt(field: Option<Field<'_>>) -> bool {
-    const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
-    let Some(field) = field else { return false };
-    let annotations = string_map(&field);
-    let is_true = annotations.get(DO_NOT_DISRUPT).is_some_and(|value| value == "true");
-    let unset: Vec<&str> = annotations
-        .keys()
-        .map(String::as_str)
-        .filter(|key| *key != DO_NOT_DISRUPT || !is_true)
-        .collect();
-    if !unset.is_empty() {
-        let named: Vec<_> = unset.iter().take(3).map(|key| shorten(key)).collect();
-        field.warn(format_args!("is set on no node: {}", named.join(", ")), None);
-    }
-    is_true
 }
 
 /// Reads a mapping of strings.

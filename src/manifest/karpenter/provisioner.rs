@@ -7,8 +7,9 @@ use super::super::decode::{Field, FieldMap};
 use super::super::object_meta::ObjectMeta;
 use super::super::pod_spec::taints;
 use super::kubelet::kubelet;
-use super::node_pool::{has_do_not_disrupt, limits};
+use super::node_pool::limits;
 use super::requirements::{pool_labels, pool_requirements};
+use super::template_annotations::{TemplateAnnotations, template_annotations};
 use super::{add_pool, check_taints, finish_root, weight};
 use crate::model::desired::{Consolidation, Expiry, Generation, Pool, PoolLimits, PoolRequirement};
 use crate::model::ids::{Labels, NodeClassName};
@@ -30,13 +31,16 @@ pub(in super::super) fn provisioner(meta: ObjectMeta, root: &FieldMap<'_>, into:
     check_taints(&spec.field, &steady, &startup);
     let (consolidation, consolidate_after) = consolidation(&spec);
     let expire_after = spec.get("ttlSecondsUntilExpired").and_then(|field| seconds(&field));
+    let TemplateAnnotations { of_nodes, do_not_disrupt } =
+        template_annotations(spec.get("annotations"));
     let pool = Pool {
         name: meta.name.into(),
         origin: meta.origin,
         generation: Generation::V1alpha5,
         node_class: node_class(&spec),
         labels,
-        do_not_disrupt: has_do_not_disrupt(spec.get("annotations")),
+        annotations: of_nodes,
+        do_not_disrupt,
         requirements,
         taints: steady,
         startup_taints: startup,

@@ -1,6 +1,7 @@
 mod kubelet;
 mod node_classes;
 mod older_node_classes;
+mod template_annotations;
 mod unsupported;
 
 use jiff::SignedDuration;

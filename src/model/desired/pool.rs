@@ -8,6 +8,7 @@ use jiff::SignedDuration;
 
 use super::{InstanceSettings, Schedule};
 use crate::model::ids::{LabelKey, LabelValue, Labels, NodeClassName, Origin, PoolName};
+use crate::model::node_annotations::NodeAnnotations;
 use crate::model::pod::{ResourceList, Taint};
 use crate::model::reason::RetireReason;
 use crate::model::requirement::{LabelSet, Operator, Requirements, key};
@@ -59,6 +60,8 @@ pub struct Pool {
     pub node_class: Option<NodeClassName>,
     /// Labels of every node.
     pub labels: Labels,
+    /// Annotations that new nodes get when they are opened.
+    pub annotations: NodeAnnotations,
     /// True if its template has the annotation `karpenter.sh/do-not-disrupt`: no node is disrupted.
     pub do_not_disrupt: bool,
     /// Requirements of every node.

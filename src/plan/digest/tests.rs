@@ -92,6 +92,10 @@ const DECIDED: &[PlanEdit] = &[
     ("alternative.capacity_type", |p| {
         p.capacity.alternatives[0].offerings[0].capacity_type = CapacityType::Spot;
     }),
+    ("node_annotations", |p| {
+        let annotations = [("team".to_owned(), "a".to_owned())].into();
+        p.capacity.node_annotations.insert("web".into(), annotations);
+    }),
     ("precondition gone", |p| drop(p.capacity.base.preconditions.pop())),
     ("address of a precondition", |p| p.capacity.base.preconditions[0].address = address("7")),
     ("replicas of a precondition", |p| {

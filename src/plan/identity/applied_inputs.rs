@@ -125,6 +125,7 @@ impl<'a> AppliedInputs<'a> {
             cost: _,
             // In the digest. The identity has their prices and their order beside these inputs.
             alternatives: _,
+            node_annotations: _,
             explain,
             diagnostics: _,
             disruption_budgets: _,

@@ -34,6 +34,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         };
         let launch = PlannedLaunch { row, pool, after };
         template(context, &launch, violations);
+        annotations(context, &launch, violations);
         let Some(kind) = context.kind(after) else {
             violations.report_row("launch/type", row.address, "its type is not in the catalog");
             continue;
@@ -159,6 +160,23 @@ fn template(context: &CheckContext<'_>, launch: &PlannedLaunch<'_>, violations: 
             "its pool's node class is not declared",
         ),
     }
+}
+
+/// Checks the annotations of a new node against its pool.
+fn annotations(
+    context: &CheckContext<'_>,
+    launch: &PlannedLaunch<'_>,
+    violations: &mut Violations,
+) {
+    let stated = context.plan.capacity.node_annotations.get(&launch.pool.name);
+    let declared = Some(&launch.pool.annotations).filter(|all| !all.is_empty());
+    violations.require_row_equal(
+        "launch/annotations",
+        launch.row.address,
+        "node_annotations",
+        &stated,
+        &declared,
+    );
 }
 
 /// Checks the labels of a node against type, offering and pool.

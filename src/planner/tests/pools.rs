@@ -496,6 +496,21 @@ fn annotated_pool_retains_its_nodes() {
 }
 
 #[test]
+fn annotations_of_a_pool_are_planned_and_their_change_is_drift() {
+    let mut scenario = cores(&["m5.large"], 1);
+    assert!(scenario.plan().capacity.node_annotations.is_empty());
+    scenario.pool().annotations.insert("team".to_owned(), "a".to_owned());
+    apply_and_check(&mut scenario);
+    let plan = scenario.plan();
+    assert_eq!(plan.capacity.node_annotations["default"]["team"], "a");
+    scenario.pool().annotations.insert("team".to_owned(), "b".to_owned());
+    assert_eq!(changes(&scenario.plan()), (1, 1));
+    // A removed annotation is a change as well.
+    scenario.pool().annotations.clear();
+    assert_eq!(changes(&scenario.plan()), (1, 1));
+}
+
+#[test]
 fn replacement_and_old_node_both_count_against_limits() {
     let mut scenario = cores(&["m5.large"], 1);
     apply_and_check(&mut scenario);

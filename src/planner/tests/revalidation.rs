@@ -400,6 +400,13 @@ fn edited_launches_that_the_pool_does_not_admit_are_refused() {
                 after(p, |state| (state.pool, state.spec_digest) = (Some("x".into()), None));
             })
         }),
+        ("was planned with other settings of its pool", {
+            refused(|p| {
+                let annotations = [("team".to_owned(), "b".to_owned())].into();
+                p.capacity.node_annotations.insert("default".into(), annotations);
+                p.capacity.digest = crate::plan::digest(p);
+            })
+        }),
         ("as an alternative: the catalog does not have this type", {
             refused(|p| alternative(p, "nosuch.large", CapacityType::OnDemand))
         }),

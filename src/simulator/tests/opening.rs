@@ -1,6 +1,7 @@
 //! Closed nodes and nominations.
 
 use super::*;
+use crate::model::node_annotations::NodeAnnotations;
 
 /// Returns a world with two closed nodes of two cores, and pending pods: five small ones of half a
 /// core that arrive first, and one of a core and a half.
@@ -25,7 +26,7 @@ fn pending(world: &World) -> usize {
 
 fn open_all(world: &World) {
     for node in nodes(world) {
-        run(world.open(&node)).expect("known");
+        run(world.open(&node, &NodeAnnotations::new())).expect("known");
     }
     settle(world);
 }
@@ -67,9 +68,25 @@ fn reserved_room_is_free_for_nobody_else() {
     let [one, two] = <[Node; 2]>::try_from(nodes(&world)).expect("two nodes");
     run(world.nominate(&pods(&world, "b-large")[0], &one.name)).expect("it exists");
     // Only the node without a nomination opens: the pod keeps its nomination.
-    run(world.open(&two)).expect("known");
+    let open = |node: &Node| run(world.open(node, &NodeAnnotations::new())).expect("known");
+    open(&two);
     settle(&world);
-    run(world.open(&one)).expect("known");
+    open(&one);
     settle(&world);
     assert_eq!(pods(&world, "b-large")[0].node.as_ref(), Some(&one.name));
+}
+
+#[test]
+fn opening_sets_missing_annotations_only() {
+    let world = closed_fleet();
+    let node = nodes(&world).swap_remove(0);
+    let annotated = |team: &str| -> NodeAnnotations {
+        [("team".to_owned(), team.to_owned()), (team.to_owned(), String::new())].into()
+    };
+    for team in ["a", "b"] {
+        run(world.open(&node, &annotated(team))).expect("known");
+    }
+    let found = nodes(&world).swap_remove(0).annotations;
+    assert_eq!(found["team"], "a");
+    assert_eq!(found.into_keys().collect::<Vec<_>>(), ["a", "b", "team"]);
 }

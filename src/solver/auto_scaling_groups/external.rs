@@ -16,6 +16,7 @@ use crate::model::desired::{
 };
 use crate::model::ids::{InstanceTypeName, LabelKey, Labels, Origin, PoolName, ZoneName};
 use crate::model::market::{CapacityMix, CapacityType};
+use crate::model::node_annotations::NodeAnnotations;
 use crate::model::observed::{Group, Instance, Node, Observed};
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::requirement::{Operator, is_well_known, key, label};
@@ -231,6 +232,7 @@ impl<'a> GroupMembers<'a> {
             generation: Generation::Eksctl,
             node_class: Some(name.as_str().into()),
             labels: self.labels(),
+            annotations: NodeAnnotations::new(),
             do_not_disrupt: false,
             requirements: self.requirements(),
             taints: self.taints(),

@@ -360,6 +360,7 @@ fn pool(name: &str, line: &CaseLine) -> Result<String, String> {
         "weight",
         "limits",
         "labels",
+        "annotations",
         "taints",
         "startup-taints",
         "replicas",
@@ -387,8 +388,12 @@ fn pool(name: &str, line: &CaseLine) -> Result<String, String> {
          budgets: [{{ nodes: '100%' }}] }}\n"
     ));
     add("  template:\n".to_owned());
-    if let Some(labels) = line.option("labels") {
-        add(format!("    metadata: {{ labels: {} }}\n", mapping(labels)));
+    let mut metadata: Vec<String> = Vec::new();
+    for key in ["labels", "annotations"] {
+        metadata.extend(line.option(key).map(|text| format!("{key}: {}", mapping(text))));
+    }
+    if !metadata.is_empty() {
+        add(format!("    metadata: {{ {} }}\n", metadata.join(", ")));
     }
     let class = line.option("class").unwrap_or("default");
     add("    spec:\n      expireAfter: Never\n".to_owned());

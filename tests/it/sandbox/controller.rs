@@ -213,3 +213,47 @@ fn restart_and_new_image_replace_every_pod() {
     sandbox.wait_for_output(&images, |out| out.split(' ').all(|image| image == "cart:3"));
     sandbox.end();
 }
+
+/// Returns the quickstart with the annotation `team` in the template of its pool.
+fn annotated_quickstart() -> tempfile::TempDir {
+    let tree = quickstart();
+    let pool = tree.path().join("platform/nodepool.yaml");
+    let text = std::fs::read_to_string(&pool).expect("a file");
+    let template = "  template:\n    metadata: { annotations: { team: shop } }\n    spec:\n";
+    let annotated = text.replacen("  template:\n    spec:\n", template, 1);
+    assert_ne!(annotated, text);
+    std::fs::write(&pool, annotated).expect("written");
+    tree
+}
+
+/// Prints the annotation `team` of each node that has it.
+const TEAMS: [&str; 4] = ["get", "nodes", "-o", "jsonpath={.items[*].metadata.annotations.team}"];
+
+#[test]
+fn apply_annotates_the_nodes_that_it_launches() {
+    if !has_kubectl() {
+        return;
+    }
+    let tree = annotated_quickstart();
+    let sandbox = Sandbox::start(tree.path());
+    let path = tree.path().to_str().expect("UTF-8");
+    let plan = tree.path().join("plan.json");
+    let plan = plan.to_str().expect("UTF-8");
+    assert_eq!(sandbox.kubectl_output(&TEAMS), "");
+    fleetwright(&sandbox, 0, &["plan", path, "--world", "live", "--out", plan]);
+    fleetwright(&sandbox, 0, &["apply", plan, "--path", path, "--auto-approve"]);
+    let teams = sandbox.kubectl_output(&TEAMS);
+    assert!(teams.starts_with("shop"), "{teams}");
+    sandbox.end();
+}
+
+#[test]
+fn controller_annotates_the_nodes_that_it_launches() {
+    if !has_kubectl() {
+        return;
+    }
+    let tree = annotated_quickstart();
+    let sandbox = Sandbox::start_with(tree.path(), &[]);
+    sandbox.wait_for_output(&TEAMS, |teams| teams.starts_with("shop"));
+    sandbox.end();
+}

@@ -15,6 +15,7 @@ use fleetwright::controller::{
 };
 use fleetwright::model::desired::AppliedBy;
 use fleetwright::model::ids::{GroupName, InstanceId, NodeName, Uid};
+use fleetwright::model::node_annotations::NodeAnnotations;
 use fleetwright::model::observed::{
     CordonMark, Instance, Node, NodeClassField, Pod, UnresolvedTerm,
 };
@@ -301,14 +302,14 @@ impl Cluster for Replica {
         self.write_cordon("uncordon node", node, None).await
     }
 
-    async fn open(&self, node: &Node) -> Result<(), PortError> {
+    async fn open(&self, node: &Node, annotations: &NodeAnnotations) -> Result<(), PortError> {
         const VERB: &str = "open node";
         let by = self.write_call(VERB).await?;
         if self.shared.faults.get().kubernetes_down {
             return Err(failed(VERB));
         }
         self.shared.note(&by, CallKind::Open(node.name.clone()));
-        self.shared.world.open(node).await?;
+        self.shared.world.open(node, annotations).await?;
         self.reply(VERB).await
     }
 

@@ -108,7 +108,7 @@ impl InvariantChecks {
             let (nominations, nodes): (_, &[Node]) =
                 if let Effect::NominatePods { nominations } = effect {
                     (nominations, &[])
-                } else if let Effect::OpenNodes { nominations, nodes } = effect {
+                } else if let Effect::OpenNodes { nominations, nodes, .. } = effect {
                     (nominations, nodes)
                 } else {
                     continue;

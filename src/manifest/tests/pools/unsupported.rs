@@ -36,22 +36,3 @@ fn change_without_effect_is_no_drift() {
         assert_ne!(digests(""), digests(field), "{field}");
     }
 }
-
-#[test]
-fn template_annotations_are_a_warning() {
-    let text =
-        |annotations: &str| v1(&format!("    metadata: {{annotations: {{{annotations}}}}}\n"), "");
-    let plain = text("x: z");
-    assert_eq!(
-        problem(&plain),
-        "warning a.yaml:9: NodePool web: `spec.template.metadata.annotations` is set on no node: x"
-    );
-    assert!(!read_text(&plain).pools["web"].do_not_disrupt);
-    let protected = text("karpenter.sh/do-not-disrupt: 'true'");
-    clean(&protected);
-    assert!(read_text(&protected).pools["web"].do_not_disrupt);
-    let with_duration = text("karpenter.sh/do-not-disrupt: 60h");
-    assert!(problem(&with_duration).ends_with("is set on no node: karpenter.sh/do-not-disrupt"));
-    assert!(!read_text(&with_duration).pools["web"].do_not_disrupt);
-    clean(&text(""));
-}

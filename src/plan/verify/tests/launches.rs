@@ -31,6 +31,13 @@ pub(super) const LAUNCHES: &[Defect] = &[
         let taints = std::mem::take(&mut after(p, "3").startup_taints);
         after(p, "3").taints.extend(taints);
     }),
+    ("launch/annotations", "an annotation that the pool does not have", |p, _| {
+        let annotations = [("team".to_owned(), "web".to_owned())].into();
+        p.capacity.node_annotations.insert("web".into(), annotations);
+    }),
+    ("launch/annotations", "a missing annotation of the pool", |_, i| {
+        pool(i).annotations.insert("team".to_owned(), "web".to_owned());
+    }),
     ("launch/labels", "a missing label of the pool", |p, _| {
         after(p, "3").labels.remove("team");
     }),

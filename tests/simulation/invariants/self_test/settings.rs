@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fleetwright::apply::PodNomination;
+use fleetwright::apply::{OpeningAnnotations, PodNomination};
 use fleetwright::controller::{AuthorizedRequest, Suspension};
 use fleetwright::model::desired::{AppliedBy, ApprovalRule, Mode, Window};
 use fleetwright::model::observed::Node;
@@ -26,7 +26,8 @@ impl ViolationTrace {
         (node.name, node.ready, node.taints) = ("n".into(), true, vec![Taint::opening()]);
         edit(&mut node);
         let nominations = vec![PodNomination { pod, node: nominated.into() }];
-        self.effects(&[Effect::OpenNodes { nominations, nodes: vec![node] }]);
+        let annotations = OpeningAnnotations::new();
+        self.effects(&[Effect::OpenNodes { nominations, nodes: vec![node], annotations }]);
     }
 
     /// Opens a node, and nominates a pod to it `seconds` later.
