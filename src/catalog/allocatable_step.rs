@@ -114,8 +114,17 @@ pub enum Formula {
         /// vCPUs.
         vcpus: i64,
     },
+    /// Interfaces of the default card that are adapters have no addresses for pods.
+    AdapterPods {
+        /// Maximum number of pods.
+        most: i64,
+        /// Adapters on the default card.
+        adapters: i64,
+    },
     /// Number of devices of the type.
     Devices(i64),
+    /// Number of adapters that the node class declares.
+    DeclaredAdapters(i64),
     /// Addresses that a Windows node assigns to pods.
     PrivateIpv4 {
         /// IPv4 addresses on each interface.
@@ -182,7 +191,10 @@ impl Formula {
             | Self::Devices(_)
             | Self::PrivateIpv4 { .. } => "EC2 instance type",
             Self::Graviton | Self::VmOverhead { .. } => "Karpenter's estimate",
-            Self::DeclaredVolume | Self::PrefixPods { .. } => "node class",
+            Self::DeclaredVolume
+            | Self::PrefixPods { .. }
+            | Self::AdapterPods { .. }
+            | Self::DeclaredAdapters(_) => "node class",
             Self::FamilyVolume(_) | Self::FamilyPods(_) => "AMI family",
             Self::KubeCpu(_) | Self::KubeMemory(_) | Self::KubeStorage => "EKS node bootstrap",
             Self::MaxPods(_)
@@ -231,7 +243,11 @@ impl fmt::Display for Formula {
             Self::EksPods { most, vcpus } => {
                 write!(f, "cut to the {most} pods of managed node groups for {vcpus} vCPU")
             }
+            Self::AdapterPods { most, adapters } => {
+                write!(f, "cut to {most}, without the addresses of EFA interfaces: {adapters}")
+            }
             Self::Devices(n) => write!(f, "the type has {n}"),
+            Self::DeclaredAdapters(n) => write!(f, "networkInterfaces has {n}"),
             Self::PrivateIpv4 { ips_per_eni } => write!(f, "{ips_per_eni} addresses − 1"),
             Self::KubeCpu(bands) => f.write_str(&kube_cpu_formula(bands)),
             Self::KubeMemory(count) => {

@@ -24,7 +24,22 @@ impl Catalog {
     pub fn unmet_requirement(&self, pool: &Pool, class: Option<&NodeClass>) -> Option<String> {
         let values = || pool.requirements.iter().find_map(|one| self.unknown_values(one));
         let image = || self.excluded_family(pool, class?);
-        contradiction(pool).or_else(values).or_else(image)
+        let interfaces = || self.missing_interfaces(pool, class?);
+        contradiction(pool).or_else(values).or_else(image).or_else(interfaces)
+    }
+
+    /// Returns a clause if no type of the pool has the network interfaces of its class.
+    fn missing_interfaces(&self, pool: &Pool, class: &NodeClass) -> Option<String> {
+        let mut kinds = self.types_for_pool(pool).peekable();
+        let is_unusable = kinds.peek().is_some()
+            && kinds.all(|kind| !kind.has_interfaces(&class.instance_settings));
+        is_unusable.then(|| {
+            format!(
+                "none of its instance types has the `networkInterfaces` or the `ipPrefixCount` of \
+                 node class {}",
+                class.name
+            )
+        })
     }
 
     /// Returns the family of all types of the pool, if the images of its class do not run on it.

@@ -3,7 +3,8 @@
 //!
 //! A dry run of a fleet requires an existing launch template. This module therefore calls
 //! `RunInstances`. Invariant: the request has the same images, subnets, groups, metadata options,
-//! volumes and tags as a real launch, because policies may have conditions on each of them.
+//! volumes and tags as a real launch, because policies may have conditions on each of them. It has
+//! the primary network interface alone, because its instance type has few others.
 
 use std::collections::BTreeMap;
 

@@ -23,7 +23,7 @@ use super::client::Aws;
 use super::errors::{AwsError, is_insufficient_capacity, port_error};
 use super::instance::IMAGE_TAG;
 use super::launch_context::LaunchContext;
-use super::launch_template::TemplateContent;
+use super::launch_template::{AddressFamily, TemplateContent};
 use super::launch_template_gc::NO_SUCH_TEMPLATE;
 use super::rate_limiter::ApiBucket;
 use super::user_data::BootstrapConfig;
@@ -248,6 +248,7 @@ impl Aws {
             profile,
             groups,
             reservation: request.reservation.as_ref().map(ToString::to_string),
+            address_family: AddressFamily::from_service_cidr(&context.endpoint.service_cidr),
             user_data: base64::encode(user_data),
             class,
         })

@@ -1,6 +1,7 @@
 //! Launch templates: named by a hash of their content, so that creation is idempotent.
 
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
+use aws_sdk_ec2::types::builders::LaunchTemplateInstanceNetworkInterfaceSpecificationRequestBuilder;
 use aws_sdk_ec2::types::{
     CapacityReservationPreference, CapacityReservationTarget,
     ConnectionTrackingSpecificationRequest, LaunchTemplateBlockDeviceMappingRequest,
@@ -20,7 +21,9 @@ use super::client::Aws;
 use super::errors::{AwsError, port_error};
 use super::launch_context::LaunchContext;
 use super::rate_limiter::ApiBucket;
-use crate::model::desired::{BlockDevice, ConnectionTracking, InstanceSettings, NodeClass};
+use crate::model::desired::{
+    BlockDevice, ConnectionTracking, InstanceSettings, NetworkInterface, NodeClass,
+};
 use crate::model::observed::tag;
 
 /// Bytes of the content hash in a template name.
@@ -33,13 +36,14 @@ pub(super) struct TemplateContent<'a> {
     pub(super) profile: Option<String>,
     pub(super) groups: Vec<String>,
     pub(super) reservation: Option<String>,
+    pub(super) address_family: AddressFamily,
     /// User data in base64.
     pub(super) user_data: String,
 }
 
 impl TemplateContent<'_> {
     fn name(&self, cluster: &str) -> String {
-        let Self { class, image, profile, groups, reservation, user_data } = self;
+        let Self { class, image, profile, groups, reservation, address_family, user_data } = self;
         let settings = &class.instance_settings;
         let parts = format!(
             "{image}\n{profile:?}\n{groups:?}\n{reservation:?}\n{user_data}\n{:?}\n{:?}\n{:?}\n{:?}",
@@ -51,7 +55,12 @@ impl TemplateContent<'_> {
         // The names of classes without these settings stay those of earlier versions.
         let tracking = settings.connection_tracking.map(|stated| format!("\n{stated:?}"));
         let nested = settings.nested_virtualization.map(|on| format!("\nnested {on}"));
-        let parts = [Some(parts), tracking, nested].into_iter().flatten().collect::<String>();
+        let interfaces = settings.has_declared_interfaces().then(|| {
+            let (interfaces, prefixes) = (&settings.network_interfaces, settings.ip_prefix_count);
+            format!("\n{interfaces:?}\nprefixes {prefixes:?} {address_family:?}")
+        });
+        let parts = [Some(parts), tracking, nested, interfaces];
+        let parts = parts.into_iter().flatten().collect::<String>();
         let digest = Sha256::digest(parts.as_bytes());
         format!("fleetwright-{cluster}-{}", hex::encode(&digest[..NAME_BYTES]))
     }
@@ -101,20 +110,78 @@ impl TemplateContent<'_> {
             };
             LaunchTemplateCpuOptionsRequest::builder().nested_virtualization(nested).build()
         }));
-        match (settings.public_address, connection_tracking(settings)) {
-            (None, None) => data.set_security_group_ids(Some(self.groups.clone())),
-            // A template has either security groups or interfaces. The public address and the
-            // timeouts belong to an interface.
-            (public, tracking) => data.network_interfaces(
-                LaunchTemplateInstanceNetworkInterfaceSpecificationRequest::builder()
-                    .device_index(0)
-                    .set_associate_public_ip_address(public)
-                    .set_connection_tracking_specification(tracking)
-                    .set_groups(Some(self.groups.clone()))
-                    .build(),
-            ),
+        // A template has either security groups or interfaces. The public address and the timeouts
+        // belong to an interface.
+        let has_interfaces = settings.has_declared_interfaces()
+            || settings.public_address.is_some()
+            || settings.connection_tracking.is_some();
+        let data = if has_interfaces {
+            data.set_network_interfaces(Some(self.network_interfaces()))
+        } else {
+            data.set_security_group_ids(Some(self.groups.clone()))
+        };
+        data.build()
+    }
+
+    /// Returns the interfaces of an instance. The override of a fleet names their subnet.
+    fn network_interfaces(
+        &self,
+    ) -> Vec<LaunchTemplateInstanceNetworkInterfaceSpecificationRequest> {
+        let settings = &self.class.instance_settings;
+        let declared = &settings.network_interfaces;
+        if declared.is_empty() {
+            let primary = NetworkInterface { card: 0, device: 0, efa_only: false };
+            return vec![self.network_interface(primary).build()];
         }
-        .build()
+        let interface = |interface: &NetworkInterface| {
+            let kind = if interface.efa_only { "efa-only" } else { "interface" };
+            let request = self.network_interface(*interface).interface_type(kind);
+            request.network_card_index(interface.card).build()
+        };
+        declared.iter().map(interface).collect()
+    }
+
+    /// Returns the request for one interface. EC2 refuses a public address of any but the primary
+    /// interface, and every setting of addresses of an EFA-only interface.
+    fn network_interface(
+        &self,
+        interface: NetworkInterface,
+    ) -> LaunchTemplateInstanceNetworkInterfaceSpecificationRequestBuilder {
+        let settings = &self.class.instance_settings;
+        let request = LaunchTemplateInstanceNetworkInterfaceSpecificationRequest::builder()
+            .device_index(interface.device)
+            .set_groups(Some(self.groups.clone()));
+        if interface.efa_only {
+            return request;
+        }
+        let public = settings.public_address.filter(|_| interface.is_primary());
+        let request = request
+            .set_associate_public_ip_address(public)
+            .set_connection_tracking_specification(connection_tracking(settings));
+        if !settings.has_declared_interfaces() {
+            return request;
+        }
+        match self.address_family {
+            AddressFamily::Ipv4 => request.set_ipv4_prefix_count(settings.ip_prefix_count),
+            AddressFamily::Ipv6 => request
+                .set_ipv6_prefix_count(settings.ip_prefix_count)
+                .ipv6_address_count(1)
+                .primary_ipv6(true),
+        }
+    }
+}
+
+/// Address family of the pods of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AddressFamily {
+    Ipv4,
+    Ipv6,
+}
+
+impl AddressFamily {
+    /// Returns the family of a cluster with this service address range.
+    pub(super) fn from_service_cidr(cidr: &str) -> Self {
+        if cidr.contains(':') { Self::Ipv6 } else { Self::Ipv4 }
     }
 }
 

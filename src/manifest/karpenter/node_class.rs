@@ -32,7 +32,10 @@ const FAMILIES: [(&str, AmiFamily); 8] = [
 ];
 
 /// Fields that instances are launched without.
-const UNSUPPORTED: &[&str] = &["ipPrefixCount", "networkInterfaces", "placementGroupSelector"];
+const UNSUPPORTED: &[&str] = &["placementGroupSelector"];
+
+/// Fields that may change without any change to the setup of an instance, as in Karpenter.
+const WITHOUT_DRIFT: &[&str] = &["capacityReservationSelectorTerms", "ipPrefixCount"];
 
 /// Lists of terms without which no instance can be launched.
 const LAUNCH_SELECTORS: [&str; 2] = ["subnetSelectorTerms", "securityGroupSelectorTerms"];
@@ -218,10 +221,17 @@ pub(in super::super) fn node_template(meta: ObjectMeta, root: &FieldMap<'_>, int
 }
 
 fn add(class: NodeClass, root: &FieldMap<'_>, into: &mut Collector) {
-    let mut class = NodeClass { unreadable: root.field.scope.first_failed_field(), ..class };
+    let mut class = NodeClass {
+        efa: class.instance_settings.efa_interfaces(),
+        unreadable: root.field.scope.first_failed_field(),
+        ..class
+    };
     // The API server fills in the defaults, which are then no change.
     if class.instance_settings.metadata == MetadataOptions::default() {
         Arc::make_mut(&mut class.spec_digests).remove("metadataOptions");
+    }
+    if class.instance_settings.network_interfaces.is_empty() {
+        Arc::make_mut(&mut class.spec_digests).remove("networkInterfaces");
     }
     let named = Definition {
         kind: "EC2NodeClass",
@@ -251,8 +261,7 @@ fn settings(
     let raid0 = spec.get("instanceStorePolicy").and_then(|field| field.choice(&policies));
     let user_data = spec.get("userData").and_then(|field| Some(sha256(field.node.text()?)));
     let vars = spec.field.scope.vars;
-    // These fields may change without any change to an instance's setup.
-    let skipped = [UNSUPPORTED, &["capacityReservationSelectorTerms"]].concat();
+    let skipped = [UNSUPPORTED, WITHOUT_DRIFT].concat();
     let spec_digests = digests(spec.field.node, vars, &skipped);
     let prefix_delegation = prefix_delegation(spec, &meta);
     NodeClass {

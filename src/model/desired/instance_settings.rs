@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use super::pool::{EfaCount, EfaInterfaces};
 use crate::model::requirement::{LabelSet, Requirements, ValueSet, key};
 
 /// Families whose virtual instances support nested virtualization, as `DescribeInstanceTypes` reports
@@ -41,9 +42,31 @@ pub struct InstanceSettings {
     pub nested_virtualization: Option<bool>,
     /// Context of the fleet request.
     pub context: Option<String>,
+    /// Network interfaces, in declaration order; empty means one, with an address.
+    pub network_interfaces: Vec<NetworkInterface>,
+    /// Address prefixes of each interface that has an address; `None` means the default of EC2.
+    pub ip_prefix_count: Option<i32>,
 }
 
 impl InstanceSettings {
+    /// Returns whether network interfaces or their address prefixes are declared.
+    pub fn has_declared_interfaces(&self) -> bool {
+        !self.network_interfaces.is_empty() || self.ip_prefix_count.is_some()
+    }
+
+    /// Returns the adapters among the declared interfaces.
+    pub fn efa_interfaces(&self) -> EfaInterfaces {
+        if self.network_interfaces.is_empty() {
+            return EfaInterfaces::Absent;
+        }
+        let mut adapters = EfaCount::default();
+        for interface in self.network_interfaces.iter().filter(|interface| interface.efa_only) {
+            adapters.all += 1;
+            adapters.on_default_card += i64::from(interface.card == 0);
+        }
+        EfaInterfaces::Declared(adapters)
+    }
+
     /// Returns the labels that an instance type needs for these settings.
     pub fn type_requirements(&self) -> Requirements {
         let mut requirements = Requirements::default();
@@ -59,6 +82,24 @@ impl InstanceSettings {
             require(key::INSTANCE_FAMILY, &NESTED_VIRTUALIZATION);
         }
         requirements
+    }
+}
+
+/// A network interface of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NetworkInterface {
+    /// Index of the network card.
+    pub card: i32,
+    /// Index of the device.
+    pub device: i32,
+    /// True for an elastic fabric adapter (EFA) without an address.
+    pub efa_only: bool,
+}
+
+impl NetworkInterface {
+    /// Returns whether this is the primary interface of its instance.
+    pub fn is_primary(&self) -> bool {
+        self.card == 0 && self.device == 0
     }
 }
 
