@@ -235,6 +235,7 @@ type MeasuredAmounts<'a> = (&'a Resources, &'a Resources, &'a MinimumAmounts);
 mod tests {
     use super::*;
     use crate::catalog::Catalog;
+    use crate::model::desired::EfaCount;
     use crate::model::units::MilliCpu;
 
     const MIB: i64 = Bytes::MIB;
@@ -314,6 +315,24 @@ mod tests {
             let of = |name: &str| found.extended(&name.into());
             assert_eq!((of("vpc.amazonaws.com/pod-eni"), of("hugepages-2Mi")), expected, "{rule}");
         }
+    }
+
+    #[test]
+    fn declared_adapters_limit_what_running_nodes_report() {
+        let mut catalog = Catalog::load(&"us-east-1".into(), &[]).expect("known region");
+        let adapters = EfaCount { all: 1, on_default_card: 1 };
+        let efa = EfaInterfaces::Declared(adapters);
+        let settings = NodeSettings { efa, ..NodeSettings::default() };
+        let (kind, name) = ("c5n.18xlarge".into(), "n1".into());
+        let seen = Resources {
+            extended: [("vpc.amazonaws.com/efa".into(), 4)].into(),
+            ..amounts(70_000, 180_000, 737)
+        };
+        catalog.measured.add(&kind, settings.clone(), &name, &seen, &seen);
+        let kind = catalog.get(&kind).expect("offered");
+        let found = catalog.allocation(kind, &settings).allocatable;
+        let efa = found.extended(&"vpc.amazonaws.com/efa".into());
+        assert_eq!((found.cpu.0, found.pods, efa), (70_000, 688, 1));
     }
 
     #[test]

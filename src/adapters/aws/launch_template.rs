@@ -284,3 +284,97 @@ impl Aws {
         Ok(name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(class: &NodeClass, address_family: AddressFamily) -> TemplateContent<'_> {
+        TemplateContent {
+            class,
+            image: "ami-1".to_owned(),
+            profile: None,
+            groups: vec!["sg-1".to_owned(), "sg-2".to_owned()],
+            reservation: None,
+            address_family,
+            user_data: String::new(),
+        }
+    }
+
+    fn class(set: impl FnOnce(&mut InstanceSettings)) -> NodeClass {
+        let mut class = crate::testing::node_class();
+        set(&mut class.instance_settings);
+        class
+    }
+
+    fn two_interfaces(settings: &mut InstanceSettings) {
+        let interface = |device, efa_only| NetworkInterface { card: 0, device, efa_only };
+        settings.network_interfaces = vec![interface(0, false), interface(1, true)];
+    }
+
+    #[test]
+    fn declared_interfaces_have_groups_and_only_some_have_addresses() {
+        let class = class(|settings| {
+            two_interfaces(settings);
+            let further = NetworkInterface { card: 1, device: 1, efa_only: false };
+            settings.network_interfaces.push(further);
+            settings.ip_prefix_count = Some(2);
+            settings.public_address = Some(false);
+            settings.connection_tracking = Some(ConnectionTracking::default());
+        });
+        let data = content(&class, AddressFamily::Ipv4).request_data();
+        assert_eq!(data.security_group_ids(), [""; 0], "each interface has the groups");
+        let interfaces = data.network_interfaces();
+        let places = interfaces
+            .iter()
+            .map(|one| (one.network_card_index(), one.device_index(), one.interface_type()));
+        let (card, kind) = (Some(0), Some("interface"));
+        let expected =
+            [(card, Some(0), kind), (card, Some(1), Some("efa-only")), (Some(1), Some(1), kind)];
+        assert_eq!(places.collect::<Vec<_>>(), expected);
+        let settings = interfaces.iter().map(|one| {
+            let tracking = one.connection_tracking_specification().is_some();
+            (one.ipv4_prefix_count(), one.associate_public_ip_address(), tracking)
+        });
+        let expected = [(Some(2), Some(false), true), (None, None, false), (Some(2), None, true)];
+        assert_eq!(settings.collect::<Vec<_>>(), expected);
+        for interface in interfaces {
+            assert_eq!(interface.groups(), ["sg-1", "sg-2"]);
+            assert_eq!(interface.subnet_id(), None, "the override names it");
+            assert_eq!((interface.ipv6_prefix_count(), interface.primary_ipv6()), (None, None));
+        }
+    }
+
+    #[test]
+    fn prefixes_are_of_the_address_family_of_the_cluster() {
+        let class = class(|settings| settings.ip_prefix_count = Some(1));
+        for (cidr, expected) in [
+            ("10.100.0.0/16", (Some(1), None, None, None)),
+            ("fd12:3456::/108", (None, Some(1), Some(1), Some(true))),
+        ] {
+            let family = AddressFamily::from_service_cidr(cidr);
+            let data = content(&class, family).request_data();
+            let [one] = data.network_interfaces() else { panic!("{data:?}") };
+            let (v4, v6) = (one.ipv4_prefix_count(), one.ipv6_prefix_count());
+            assert_eq!((v4, v6, one.ipv6_address_count(), one.primary_ipv6()), expected, "{cidr}");
+            assert_eq!((one.device_index(), one.network_card_index()), (Some(0), None));
+        }
+    }
+
+    #[test]
+    fn template_name_depends_on_declared_interfaces() {
+        let name =
+            |family, set: fn(&mut InstanceSettings)| content(&class(set), family).name("prod");
+        let (v4, v6) = (AddressFamily::Ipv4, AddressFamily::Ipv6);
+        assert_eq!(name(v4, |_| {}), name(v6, |_| {}), "a class without them has no family");
+        let prefixes = |settings: &mut InstanceSettings| settings.ip_prefix_count = Some(1);
+        let names =
+            [name(v4, |_| {}), name(v4, two_interfaces), name(v4, prefixes), name(v6, prefixes)];
+        let different: std::collections::BTreeSet<&String> = names.iter().collect();
+        assert_eq!(different.len(), names.len(), "{names:?}");
+        let plain = class(|_| {});
+        let data = content(&plain, v6).request_data();
+        assert_eq!(data.security_group_ids(), ["sg-1", "sg-2"]);
+        assert!(data.network_interfaces().is_empty());
+    }
+}

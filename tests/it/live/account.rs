@@ -366,6 +366,50 @@ fn dry_run_is_denied_like_the_launch() {
 }
 
 #[test]
+fn declared_network_interfaces_reach_the_launch() {
+    let Some(moto) = Moto::start() else { return };
+    runtime().block_on(async {
+        let config = moto.account();
+        let image = prepare(&Client::new(&config), &["us-east-1b"]).await;
+        let proxy = Proxy::start(moto.url());
+        let desired = read_pools(&format!(
+            "id: {image}}}]\n  ipPrefixCount: 1\n  networkInterfaces:\n  \
+             - {{ networkCardIndex: 0, deviceIndex: 0, interfaceType: interface }}\n  \
+             - {{ networkCardIndex: 0, deviceIndex: 1, interfaceType: efa-only }} #"
+        ));
+        let aws = Aws::from_config(&account(&proxy.url), CLUSTER);
+        let aws = aws.with_launch_context(launch_context(&desired));
+        aws.launch(&request("us-east-1b")).await.expect("launched");
+        let calls: Vec<Call> = proxy.calls().into_iter().map(|row| row.call).collect();
+        let last = |name: &str| calls.iter().rfind(|call| call.name() == name).expect("it");
+        let template = &last("CreateLaunchTemplate").form;
+        for (key, value) in [
+            ("1.NetworkCardIndex", Some("0")),
+            ("1.DeviceIndex", Some("0")),
+            ("1.InterfaceType", Some("interface")),
+            ("1.Ipv4PrefixCount", Some("1")),
+            ("1.SubnetId", None),
+            ("2.DeviceIndex", Some("1")),
+            ("2.InterfaceType", Some("efa-only")),
+            ("2.Ipv4PrefixCount", None),
+            ("3.DeviceIndex", None),
+        ] {
+            let key = format!("LaunchTemplateData.NetworkInterface.{key}");
+            assert_eq!(template.get(&key).map(String::as_str), value, "{key}: {template:?}");
+        }
+        let has_groups = |number: u32| {
+            let prefix = format!("LaunchTemplateData.NetworkInterface.{number}.SecurityGroupId.");
+            template.keys().any(|key| key.starts_with(&prefix))
+        };
+        assert!(has_groups(1) && has_groups(2), "{template:?}");
+        assert!(!template.contains_key("LaunchTemplateData.SecurityGroupId.1"), "{template:?}");
+        let fleet = &last("CreateFleet").form;
+        let is_subnet = |key: &String| key.ends_with(".SubnetId");
+        assert!(fleet.keys().any(is_subnet), "{fleet:?}");
+    });
+}
+
+#[test]
 fn interface_and_cpu_options_reach_the_launch() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {

@@ -7,7 +7,6 @@ fn stated_fields_without_effect_are_warnings() {
     let devices = "  blockDeviceMappings:\n  - {deviceName: /dev/xvda, ebs: {snapshotID: s, \
                    volumeInitializationRate: 100}}\n";
     for (spec, expected) in [
-        ("  ipPrefixCount: 1\n", "`spec.ipPrefixCount` is not supported: instances are launched"),
         ("  placementGroupSelector: {name: g}\n", "`spec.placementGroupSelector` is not supported"),
         (
             devices,
@@ -27,11 +26,13 @@ fn change_without_effect_is_no_drift() {
         desired.node_classes["c"].spec_digests.clone()
     };
     assert_eq!(digests(""), digests("  ipPrefixCount: 1\n"));
+    assert_eq!(digests(""), digests("  networkInterfaces: []\n"));
     for field in [
         "  detailedMonitoring: true\n",
         "  context: x\n",
         "  connectionTracking: {udpTimeout: 40}\n",
         "  cpuOptions: {nestedVirtualization: disabled}\n",
+        "  networkInterfaces: [{networkCardIndex: 0, deviceIndex: 0, interfaceType: interface}]\n",
     ] {
         assert_ne!(digests(""), digests(field), "{field}");
     }
