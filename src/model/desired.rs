@@ -29,7 +29,7 @@ pub use external_source::{
 pub use hook::{Hook, HookPhase};
 pub use instance_settings::{
     BlockDevice, ConnectionTracking, Ec2Selector, Identity, ImageTerm, InstanceSettings,
-    MetadataOptions, NetworkInterface, UserData, describe_selectors,
+    MetadataOptions, NetworkInterface, PlacementGroupSelector, UserData, describe_selectors,
 };
 pub use learned_nodes::{FORMAT as LEARNED_FORMAT, LEARNED_FILE, LearnedNode, LearnedNodes};
 pub use node_group::{

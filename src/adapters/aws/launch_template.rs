@@ -10,9 +10,9 @@ use aws_sdk_ec2::types::{
     LaunchTemplateIamInstanceProfileSpecificationRequest,
     LaunchTemplateInstanceMetadataEndpointState, LaunchTemplateInstanceMetadataOptionsRequest,
     LaunchTemplateInstanceMetadataProtocolIpv6,
-    LaunchTemplateInstanceNetworkInterfaceSpecificationRequest, LaunchTemplatesMonitoringRequest,
-    NestedVirtualizationSpecification, RequestLaunchTemplateData, ResourceType, Tag,
-    TagSpecification, VolumeType,
+    LaunchTemplateInstanceNetworkInterfaceSpecificationRequest, LaunchTemplatePlacementRequest,
+    LaunchTemplatesMonitoringRequest, NestedVirtualizationSpecification, RequestLaunchTemplateData,
+    ResourceType, Tag, TagSpecification, VolumeType,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -36,6 +36,8 @@ pub(super) struct TemplateContent<'a> {
     pub(super) profile: Option<String>,
     pub(super) groups: Vec<String>,
     pub(super) reservation: Option<String>,
+    /// ID of the placement group.
+    pub(super) placement_group: Option<String>,
     pub(super) address_family: AddressFamily,
     /// User data in base64.
     pub(super) user_data: String,
@@ -43,7 +45,16 @@ pub(super) struct TemplateContent<'a> {
 
 impl TemplateContent<'_> {
     fn name(&self, cluster: &str) -> String {
-        let Self { class, image, profile, groups, reservation, address_family, user_data } = self;
+        let Self {
+            class,
+            image,
+            profile,
+            groups,
+            reservation,
+            placement_group,
+            address_family,
+            user_data,
+        } = self;
         let settings = &class.instance_settings;
         let parts = format!(
             "{image}\n{profile:?}\n{groups:?}\n{reservation:?}\n{user_data}\n{:?}\n{:?}\n{:?}\n{:?}",
@@ -59,7 +70,8 @@ impl TemplateContent<'_> {
             let (interfaces, prefixes) = (&settings.network_interfaces, settings.ip_prefix_count);
             format!("\n{interfaces:?}\nprefixes {prefixes:?} {address_family:?}")
         });
-        let parts = [Some(parts), tracking, nested, interfaces];
+        let placement = placement_group.as_ref().map(|id| format!("\nplacement {id}"));
+        let parts = [Some(parts), tracking, nested, interfaces, placement];
         let parts = parts.into_iter().flatten().collect::<String>();
         let digest = Sha256::digest(parts.as_bytes());
         format!("fleetwright-{cluster}-{}", hex::encode(&digest[..NAME_BYTES]))
@@ -101,6 +113,11 @@ impl TemplateContent<'_> {
             .monitoring(monitoring.enabled(settings.detailed_monitoring).build())
             .set_capacity_reservation_specification(
                 self.reservation.as_deref().map(reservation_target),
+            )
+            .set_placement(
+                self.placement_group
+                    .as_ref()
+                    .map(|id| LaunchTemplatePlacementRequest::builder().group_id(id).build()),
             );
         let data = data.set_cpu_options(settings.nested_virtualization.map(|on| {
             let nested = if on {
@@ -296,6 +313,7 @@ mod tests {
             profile: None,
             groups: vec!["sg-1".to_owned(), "sg-2".to_owned()],
             reservation: None,
+            placement_group: None,
             address_family,
             user_data: String::new(),
         }
@@ -359,6 +377,18 @@ mod tests {
             assert_eq!((v4, v6, one.ipv6_address_count(), one.primary_ipv6()), expected, "{cidr}");
             assert_eq!((one.device_index(), one.network_card_index()), (Some(0), None));
         }
+    }
+
+    #[test]
+    fn placement_group_is_in_the_template_and_in_its_name() {
+        let class = class(|_| {});
+        let plain = content(&class, AddressFamily::Ipv4);
+        assert_eq!(plain.request_data().placement(), None);
+        let placement_group = Some("pg-1".to_owned());
+        let placed = TemplateContent { placement_group, ..plain.clone() };
+        let data = placed.request_data();
+        assert_eq!(data.placement().and_then(|placement| placement.group_id()), Some("pg-1"));
+        assert_ne!(placed.name("prod"), plain.name("prod"));
     }
 
     #[test]

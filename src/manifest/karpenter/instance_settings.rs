@@ -5,7 +5,7 @@ use super::selector_terms::{Selected, image_terms, selectors};
 use super::warn_unsupported;
 use crate::model::desired::{
     BlockDevice, ConnectionTracking, Generation, Identity, InstanceSettings, MetadataOptions,
-    NetworkInterface, UserData,
+    NetworkInterface, PlacementGroupSelector, UserData,
 };
 use crate::model::units::Bytes;
 
@@ -43,7 +43,44 @@ pub(super) fn instance_settings(
         context: text("context"),
         network_interfaces: network_interfaces(spec, public_address),
         ip_prefix_count: spec.get("ipPrefixCount").and_then(|f| f.int(0)),
+        placement_group: spec.get("placementGroupSelector").and_then(|f| placement_group(&f)),
     }
+}
+
+/// Reads the selector of a placement group, with the rules of Karpenter's API.
+fn placement_group(field: &Field<'_>) -> Option<PlacementGroupSelector> {
+    let map = field.map()?;
+    let (name, id) = (map.get("name"), map.get("id"));
+    map.finish_with_typo_check();
+    match (name, id) {
+        (Some(name), None) => {
+            Some(PlacementGroupSelector::Name(name.non_empty_text()?.into_owned()))
+        }
+        (None, Some(id)) => {
+            let text = id.non_empty_text()?.into_owned();
+            if !is_placement_group(&text) {
+                id.error(
+                    format_args!("is `{}`, not the id of a placement group", shorten(&text)),
+                    "write an id such as pg-0123456789abcdef0, or the name of the group".to_owned(),
+                );
+            }
+            Some(PlacementGroupSelector::Id(text))
+        }
+        (None, None) => {
+            field.error("selects nothing", "state name or id".to_owned());
+            None
+        }
+        (Some(_), Some(_)) => {
+            field.error("has both `name` and `id`", "state one of them".to_owned());
+            None
+        }
+    }
+}
+
+/// Returns true for an id such as `pg-0a1b2c3d`.
+fn is_placement_group(id: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_digit() || byte.is_ascii_lowercase();
+    id.strip_prefix("pg-").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(is_inner))
 }
 
 /// Reads the network interfaces, with the rules of Karpenter's API.

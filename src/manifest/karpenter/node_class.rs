@@ -7,11 +7,11 @@ use super::super::decode::{Field, FieldMap, shorten};
 use super::super::object_meta::ObjectMeta;
 use super::super::placeholder;
 use super::super::yaml::YamlValue;
+use super::finish_root;
 use super::instance_settings::instance_settings;
 use super::kubelet::kubelet;
 use super::node_pool::string_map;
 use super::spec_digest::{canonical, digests, sha256};
-use super::{finish_root, warn_unsupported};
 use crate::model::desired::{
     AmiFamily, EfaInterfaces, Generation, InstanceSettings, KubeletSettings, MetadataOptions,
     NodeClass, ReservationTerm, Severity,
@@ -30,9 +30,6 @@ const FAMILIES: [(&str, AmiFamily); 8] = [
     ("Ubuntu", AmiFamily::Ubuntu),
     ("Custom", AmiFamily::Custom),
 ];
-
-/// Fields that instances are launched without.
-const UNSUPPORTED: &[&str] = &["placementGroupSelector"];
 
 /// Fields that may change without any change to the setup of an instance, as in Karpenter.
 const WITHOUT_DRIFT: &[&str] = &["capacityReservationSelectorTerms", "ipPrefixCount"];
@@ -96,7 +93,6 @@ pub(in super::super) fn node_class(
     if let Some(tags) = spec.get("tags") {
         refuse_reserved_tags(&tags);
     }
-    warn_unsupported(&spec, UNSUPPORTED, "instances are launched without it");
     let family = image.as_ref().map_or(AmiFamily::Custom, |(family, _)| *family);
     let class = settings(&spec, generation, meta, family);
     // Selector terms may name any year, and the stated family decides.
@@ -261,8 +257,7 @@ fn settings(
     let raid0 = spec.get("instanceStorePolicy").and_then(|field| field.choice(&policies));
     let user_data = spec.get("userData").and_then(|field| Some(sha256(field.node.text()?)));
     let vars = spec.field.scope.vars;
-    let skipped = [UNSUPPORTED, WITHOUT_DRIFT].concat();
-    let spec_digests = digests(spec.field.node, vars, &skipped);
+    let spec_digests = digests(spec.field.node, vars, WITHOUT_DRIFT);
     let prefix_delegation = prefix_delegation(spec, &meta);
     NodeClass {
         name: meta.name.into(),

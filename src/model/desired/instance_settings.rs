@@ -15,6 +15,13 @@ const NESTED_VIRTUALIZATION: [&str; 18] = [
     "m8i-flex", "m8id", "r7i", "r7iz", "r8i", "r8i-flex", "r8id", "x8i",
 ];
 
+/// Families that a placement group of the strategy `cluster` does not accept, as
+/// `DescribeInstanceTypes` reports them (`SupportedStrategies` in the data of moto 5.2.5).
+const WITHOUT_CLUSTER_PLACEMENT: [&str; 16] = [
+    "c1", "c7i-flex", "c8i-flex", "m1", "m2", "m3", "m7i-flex", "m8i-flex", "r8i-flex", "t1", "t2",
+    "t3", "t3a", "t4g", "t8i", "vt1",
+];
+
 /// EC2 settings of the instances of a node class.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct InstanceSettings {
@@ -46,6 +53,8 @@ pub struct InstanceSettings {
     pub network_interfaces: Vec<NetworkInterface>,
     /// Address prefixes of each interface that has an address; `None` means the default of EC2.
     pub ip_prefix_count: Option<i32>,
+    /// Placement group of the instances.
+    pub placement_group: Option<PlacementGroupSelector>,
 }
 
 impl InstanceSettings {
@@ -81,6 +90,11 @@ impl InstanceSettings {
         if self.nested_virtualization == Some(true) {
             require(key::INSTANCE_FAMILY, &NESTED_VIRTUALIZATION);
         }
+        // The strategy of the group is known only at a launch.
+        if self.placement_group.is_some() {
+            let excluded = LabelSet::present(ValueSet::from_values(WITHOUT_CLUSTER_PLACEMENT));
+            requirements.add(key::INSTANCE_FAMILY.into(), &excluded.complement());
+        }
         requirements
     }
 }
@@ -100,6 +114,24 @@ impl NetworkInterface {
     /// Returns whether this is the primary interface of its instance.
     pub fn is_primary(&self) -> bool {
         self.card == 0 && self.device == 0
+    }
+}
+
+/// Selector of a placement group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlacementGroupSelector {
+    /// Name of the group.
+    Name(String),
+    /// ID of the group, such as `pg-0123456789abcdef0`.
+    Id(String),
+}
+
+impl fmt::Display for PlacementGroupSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "name {name}"),
+            Self::Id(id) => write!(f, "id {id}"),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::model::desired::{
     AutoModePool, ConnectionTracking, EfaInterfaces, Generation, GroupKind, InstanceSettings,
-    NetworkInterface, NodeGroup, ReservationTerm, Severity, discovery_tags,
+    NetworkInterface, NodeGroup, PlacementGroupSelector, ReservationTerm, Severity, discovery_tags,
 };
 use crate::model::ids::{Labels, Origin};
 use crate::model::observed::Group;
@@ -422,6 +422,27 @@ fn declared_adapters_have_room_for_pods_on_types_that_have_them() {
     ] {
         assert_eq!(launches(adapters, requested, types), nodes, "{rule}: {types:?}");
     }
+}
+
+#[test]
+fn types_of_a_placement_group_are_in_each_kind_of_group() {
+    let problem = |types: &[&str]| {
+        let mut scenario = Scenario::new(types, 500, 256);
+        let group = PlacementGroupSelector::Name("web".to_owned());
+        scenario.node_class().instance_settings.placement_group = Some(group);
+        scenario.scale(1);
+        let Scenario { desired, catalog, observed, .. } = &scenario;
+        let supply = OfferInput { desired, catalog, observed, at: observed.taken_at };
+        let launches = scenario.solve().target.launches;
+        let launched = launches.first().map(|launch| launch.node.instance_type.to_string());
+        let problems = pool_problems(&supply, &scenario.demand());
+        (launched, problems.first().map(|problem| problem.message.clone()))
+    };
+    assert_eq!(problem(&["t3.large", "m5.large"]), (Some("m5.large".to_owned()), None));
+    let (launched, message) = problem(&["t3.large"]);
+    assert_eq!(launched, None);
+    let message = message.expect("a problem");
+    assert!(message.contains("can be in each kind of placement group"), "{message}");
 }
 
 #[test]

@@ -366,6 +366,61 @@ fn dry_run_is_denied_like_the_launch() {
 }
 
 #[test]
+fn placement_group_is_resolved_before_the_launch() {
+    let Some(moto) = Moto::start() else { return };
+    runtime().block_on(async {
+        let config = moto.account();
+        let image = prepare(&Client::new(&config), &["us-east-1b"]).await;
+        let proxy = Proxy::start(moto.url());
+        let desired =
+            read_pools(&format!("id: {image}}}]\n  placementGroupSelector: {{ name: web }} #"));
+        let answer = |fault: fn() -> Fault| {
+            proxy.set_fault_rule(move |call| match call.name().as_str() {
+                "DescribePlacementGroups" => fault(),
+                _ => Fault::None,
+            });
+            Aws::from_config(&account(&proxy.url), CLUSTER)
+                .with_launch_context(launch_context(&desired))
+        };
+        let calls = |name: &str| -> Vec<Call> {
+            let calls = proxy.calls().into_iter().map(|row| row.call);
+            calls.filter(|call| call.name() == name).collect()
+        };
+        let faults: [fn() -> Fault; 2] = [
+            || Fault::Answer(200, placement_groups("")),
+            || Fault::Answer(400, refusal_body("InvalidPlacementGroup.Unknown", "no such")),
+        ];
+        for fault in faults {
+            let aws = answer(fault);
+            let missing = aws.launch(&request("us-east-1b")).await.expect_err("no group");
+            let expected = "no available placement group has the name web";
+            assert!(missing.reason.contains(expected), "{missing:?}");
+        }
+        assert!(calls("CreateFleet").is_empty() && calls("CreateLaunchTemplate").is_empty());
+        let aws = answer(|| Fault::Answer(200, placement_groups(PLACEMENT_GROUP)));
+        aws.launch(&request("us-east-1b")).await.expect("launched");
+        let lookup = &calls("DescribePlacementGroups")[2].form;
+        assert_eq!(lookup["GroupName.1"], "web", "{lookup:?}");
+        assert_eq!(lookup["Filter.1.Value.1"], "available", "{lookup:?}");
+        let template = &calls("CreateLaunchTemplate")[0].form;
+        assert_eq!(template["LaunchTemplateData.Placement.GroupId"], "pg-1", "{template:?}");
+    });
+}
+
+/// A placement group.
+const PLACEMENT_GROUP: &str = "<item><groupId>pg-1</groupId><groupName>web</groupName>\
+                               <state>available</state><strategy>spread</strategy></item>";
+
+/// Returns the list of these placement groups as EC2 does.
+fn placement_groups(items: &str) -> String {
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><DescribePlacementGroupsResponse \
+         xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><placementGroupSet>{items}\
+         </placementGroupSet></DescribePlacementGroupsResponse>"
+    )
+}
+
+#[test]
 fn declared_network_interfaces_reach_the_launch() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {

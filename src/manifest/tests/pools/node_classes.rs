@@ -1,7 +1,9 @@
 //! Node classes that Karpenter's API refuses, and pools that it accepts.
 
 use super::*;
-use crate::model::desired::{ConnectionTracking, EfaCount, EfaInterfaces, NetworkInterface};
+use crate::model::desired::{
+    ConnectionTracking, EfaCount, EfaInterfaces, NetworkInterface, PlacementGroupSelector,
+};
 
 #[test]
 fn node_class_problems_are_reported() {
@@ -219,6 +221,27 @@ fn network_interfaces_that_karpenter_refuses_are_errors() {
     assert!(found.contains("`spec.networkInterfaces[0]` has no `deviceIndex`"), "{found}");
     let found = problem(&node_class(&format!("{ALIAS}  ipPrefixCount: -1\n")));
     assert!(found.contains("`spec.ipPrefixCount` is -1, below 0"), "{found}");
+}
+
+#[test]
+fn placement_group_is_selected_by_name_or_id() {
+    let selected = |selector: &str| {
+        let text = node_class(&format!("{ALIAS}  placementGroupSelector: {selector}\n"));
+        clean(&text).node_classes["c"].instance_settings.placement_group.clone()
+    };
+    let (name, id) = ("web".to_owned(), "pg-0a1".to_owned());
+    assert_eq!(selected("{name: web}"), Some(PlacementGroupSelector::Name(name)));
+    assert_eq!(selected("{id: pg-0a1}"), Some(PlacementGroupSelector::Id(id)));
+    for (selector, expected) in [
+        ("{}", "selects nothing; state name or id"),
+        ("{name: web, id: pg-1}", "has both `name` and `id`"),
+        ("{id: web}", "`spec.placementGroupSelector.id` is `web`, not the id of a placement group"),
+        ("{name: \"\"}", "`spec.placementGroupSelector.name`"),
+    ] {
+        let text = node_class(&format!("{ALIAS}  placementGroupSelector: {selector}\n"));
+        let found = problem(&text);
+        assert!(found.starts_with("error") && found.contains(expected), "{found}");
+    }
 }
 
 #[test]
