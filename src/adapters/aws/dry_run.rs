@@ -4,7 +4,7 @@
 //! A dry run of a fleet requires an existing launch template. This module therefore calls
 //! `RunInstances`. Invariant: the request has the same images, subnets, groups, metadata options,
 //! volumes, placement group and tags as a real launch, because policies may have conditions on each
-//! of them. It has the primary network interface alone, because its instance type has few others.
+//! of them. It has the primary network interface alone, because its instance type has few of them.
 
 use std::collections::BTreeMap;
 
