@@ -250,16 +250,7 @@ impl fmt::Display for Formula {
             Self::DeclaredAdapters(n) => write!(f, "networkInterfaces has {n}"),
             Self::PrivateIpv4 { ips_per_eni } => write!(f, "{ips_per_eni} addresses − 1"),
             Self::KubeCpu(bands) => f.write_str(&kube_cpu_formula(bands)),
-            Self::KubeMemory(count) => {
-                let (pods, why) = match count {
-                    PodCount::Eni(pods) => (pods, "that have an address"),
-                    PodCount::Actual(pods) => (pods, "that the node admits"),
-                };
-                write!(
-                    f,
-                    "{KUBE_MEMORY_BASE_MIB} MiB + {KUBE_MEMORY_POD_MIB} MiB × {pods} pods {why}"
-                )
-            }
+            Self::KubeMemory(count) => f.write_str(&kube_memory_formula(*count)),
             Self::KubeStorage => f.write_str("a fixed amount"),
             Self::HugePages => f.write_str("memory that huge pages take"),
             Self::Measured { node, nodes, model } => {
@@ -296,6 +287,14 @@ fn kube_cpu_formula(bands: &[i64; 4]) -> String {
     let reserved = shares.iter().zip(bands).filter(|(_, milli)| **milli > 0);
     let words: Vec<String> = reserved.map(|(share, milli)| format!("{share} ({milli}m)")).collect();
     words.join(" + ")
+}
+
+fn kube_memory_formula(count: PodCount) -> String {
+    let (pods, why) = match count {
+        PodCount::Eni(pods) => (pods, "that have an address"),
+        PodCount::Actual(pods) => (pods, "that the node admits"),
+    };
+    format!("{KUBE_MEMORY_BASE_MIB} MiB + {KUBE_MEMORY_POD_MIB} MiB × {pods} pods {why}")
 }
 
 /// A percentage in thousandths of a percent, for display.
