@@ -22,6 +22,7 @@ mod live_market;
 mod loader;
 mod lookup;
 mod measured_nodes;
+mod network_interfaces;
 mod node_overlay;
 mod node_resource;
 mod node_settings;

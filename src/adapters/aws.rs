@@ -29,6 +29,7 @@ mod market_cache;
 mod network;
 mod node_class_resolution;
 mod offerings;
+mod placement_group;
 mod preflight;
 mod price_list;
 mod rate_limiter;

@@ -127,10 +127,22 @@ fn steps(kind: &InstanceType, settings: &NodeSettings) -> Vec<AllocationStep> {
     let memory = ledger.memory_capacity(kind);
     let storage = ledger.storage_capacity(kind, settings, &rules);
     let pods = ledger.pod_capacity(kind, settings, &rules);
-    let has_efa = settings.efa == EfaInterfaces::All;
-    for (name, count) in kind.extended.iter().filter(|(name, _)| has_efa || !is_efa(name)) {
+    ledger.cut_for_adapters(kind, settings, &rules, pods);
+    for (name, count) in &kind.extended {
         let resource = NodeResource::Extended(name.clone());
-        ledger.add(AllocationPart::Capacity, resource, *count, Formula::Devices(*count));
+        let (count, formula) = match settings.efa {
+            EfaInterfaces::Declared(adapters) if is_efa(name) => {
+                (adapters.all.min(*count), Formula::DeclaredAdapters(adapters.all))
+            }
+            EfaInterfaces::Reported | EfaInterfaces::Absent if is_efa(name) => continue,
+            EfaInterfaces::All
+            | EfaInterfaces::Declared(_)
+            | EfaInterfaces::Reported
+            | EfaInterfaces::Absent => (*count, Formula::Devices(*count)),
+        };
+        if count > 0 {
+            ledger.add(AllocationPart::Capacity, resource, count, formula);
+        }
     }
     if settings.family == AmiFamily::Windows {
         let resource = NodeResource::Extended(resource::PRIVATE_IPV4.into());
@@ -138,7 +150,7 @@ fn steps(kind: &InstanceType, settings: &NodeSettings) -> Vec<AllocationStep> {
         ledger.add(AllocationPart::Capacity, resource, (kind.ips_per_eni - 1).max(0), formula);
     }
     let sized_for = if rules.reserves_for_eni_pods {
-        PodCount::Eni(eni_pods(kind))
+        PodCount::Eni(eni_pods(kind.enis, kind.ips_per_eni))
     } else {
         PodCount::Actual(pods)
     };
@@ -190,18 +202,27 @@ impl FamilyRules {
 
 /// Returns the number of pods that network addresses allow. Each interface uses one address itself,
 /// and two pods use the host network.
-fn eni_pods(kind: &InstanceType) -> i64 {
-    if kind.enis <= 0 { 0 } else { kind.enis * (kind.ips_per_eni - 1).max(0) + 2 }
+fn eni_pods(enis: i64, ips_per_eni: i64) -> i64 {
+    if enis <= 0 { 0 } else { enis * (ips_per_eni - 1).max(0) + 2 }
+}
+
+/// Returns the pod limit of a node of `kind` with addresses on `enis` interfaces, and its formula.
+fn address_pods(kind: &InstanceType, enis: i64, settings: &NodeSettings) -> (i64, Formula) {
+    let prefixes = if settings.prefix_delegation { prefix_pods(kind, enis) } else { None };
+    prefixes.unwrap_or_else(|| {
+        let ips_per_eni = kind.ips_per_eni;
+        (eni_pods(enis, ips_per_eni), Formula::EniPods { enis, ips_per_eni })
+    })
 }
 
 /// Returns the pod limit of a node with prefix delegation, and its formula. Returns `None` for
 /// types that do not run on Nitro, which prefixes need.
-fn prefix_pods(kind: &InstanceType) -> Option<(i64, Formula)> {
+fn prefix_pods(kind: &InstanceType, enis: i64) -> Option<(i64, Formula)> {
     let hypervisor = kind.labels.get("karpenter.k8s.aws/instance-hypervisor");
-    if kind.enis <= 0 || hypervisor.is_some_and(|label| label.as_str() == "xen") {
+    if enis <= 0 || hypervisor.is_some_and(|label| label.as_str() == "xen") {
         return None;
     }
-    let (enis, ips_per_eni) = (kind.enis, kind.ips_per_eni);
+    let ips_per_eni = kind.ips_per_eni;
     let addresses = enis * (ips_per_eni - 1).max(0) * PREFIX_ADDRESSES + 2;
     let most = eks_pods(kind).unwrap_or(addresses);
     Some((addresses.min(most), Formula::PrefixPods { enis, ips_per_eni, most }))
@@ -271,13 +292,8 @@ impl Ledger {
     ) -> i64 {
         let (pods, formula) = if let Some(declared) = settings.kubelet.max_pods {
             (i64::from(declared), Formula::MaxPods(declared))
-        } else if let Some(prefix_pods) =
-            prefix_pods(kind).filter(|_| settings.prefix_delegation && rules.eni_limited)
-        {
-            prefix_pods
         } else if rules.eni_limited {
-            let (enis, ips_per_eni) = (kind.enis, kind.ips_per_eni);
-            (eni_pods(kind), Formula::EniPods { enis, ips_per_eni })
+            address_pods(kind, kind.enis, settings)
         } else {
             (PODS_WITHOUT_ENI_LIMIT, Formula::FamilyPods(settings.family))
         };
@@ -301,6 +317,24 @@ impl Ledger {
         let formula = Formula::EksPods { most, vcpus: kind.vcpus };
         self.add(AllocationPart::Capacity, NodeResource::Pods, most - pods, formula);
         most
+    }
+
+    /// Reduces the pod limit by the addresses of interfaces that are adapters. The image of the node
+    /// does not know them, so that its reservations stay.
+    fn cut_for_adapters(
+        &mut self,
+        kind: &InstanceType,
+        settings: &NodeSettings,
+        rules: &FamilyRules,
+        pods: i64,
+    ) {
+        let EfaInterfaces::Declared(adapters) = settings.efa else { return };
+        let enis = (kind.enis - adapters.on_default_card).max(0);
+        let (most, _) = address_pods(kind, enis, settings);
+        if rules.eni_limited && settings.kubelet.max_pods.is_none() && most < pods {
+            let formula = Formula::AdapterPods { most, adapters: adapters.on_default_card };
+            self.add(AllocationPart::Capacity, NodeResource::Pods, most - pods, formula);
+        }
     }
 
     fn kube_reserved(&mut self, kind: &InstanceType, declared: &ResourceList, sized_for: PodCount) {

@@ -114,8 +114,17 @@ pub enum Formula {
         /// vCPUs.
         vcpus: i64,
     },
+    /// Interfaces of the default card that are adapters have no addresses for pods.
+    AdapterPods {
+        /// Maximum number of pods.
+        most: i64,
+        /// Adapters on the default card.
+        adapters: i64,
+    },
     /// Number of devices of the type.
     Devices(i64),
+    /// Number of adapters that the node class declares.
+    DeclaredAdapters(i64),
     /// Addresses that a Windows node assigns to pods.
     PrivateIpv4 {
         /// IPv4 addresses on each interface.
@@ -182,7 +191,10 @@ impl Formula {
             | Self::Devices(_)
             | Self::PrivateIpv4 { .. } => "EC2 instance type",
             Self::Graviton | Self::VmOverhead { .. } => "Karpenter's estimate",
-            Self::DeclaredVolume | Self::PrefixPods { .. } => "node class",
+            Self::DeclaredVolume
+            | Self::PrefixPods { .. }
+            | Self::AdapterPods { .. }
+            | Self::DeclaredAdapters(_) => "node class",
             Self::FamilyVolume(_) | Self::FamilyPods(_) => "AMI family",
             Self::KubeCpu(_) | Self::KubeMemory(_) | Self::KubeStorage => "EKS node bootstrap",
             Self::MaxPods(_)
@@ -231,19 +243,14 @@ impl fmt::Display for Formula {
             Self::EksPods { most, vcpus } => {
                 write!(f, "cut to the {most} pods of managed node groups for {vcpus} vCPU")
             }
+            Self::AdapterPods { most, adapters } => {
+                write!(f, "cut to {most}, without the addresses of EFA interfaces: {adapters}")
+            }
             Self::Devices(n) => write!(f, "the type has {n}"),
+            Self::DeclaredAdapters(n) => write!(f, "networkInterfaces has {n}"),
             Self::PrivateIpv4 { ips_per_eni } => write!(f, "{ips_per_eni} addresses − 1"),
             Self::KubeCpu(bands) => f.write_str(&kube_cpu_formula(bands)),
-            Self::KubeMemory(count) => {
-                let (pods, why) = match count {
-                    PodCount::Eni(pods) => (pods, "that have an address"),
-                    PodCount::Actual(pods) => (pods, "that the node admits"),
-                };
-                write!(
-                    f,
-                    "{KUBE_MEMORY_BASE_MIB} MiB + {KUBE_MEMORY_POD_MIB} MiB × {pods} pods {why}"
-                )
-            }
+            Self::KubeMemory(count) => f.write_str(&kube_memory_formula(*count)),
             Self::KubeStorage => f.write_str("a fixed amount"),
             Self::HugePages => f.write_str("memory that huge pages take"),
             Self::Measured { node, nodes, model } => {
@@ -280,6 +287,14 @@ fn kube_cpu_formula(bands: &[i64; 4]) -> String {
     let reserved = shares.iter().zip(bands).filter(|(_, milli)| **milli > 0);
     let words: Vec<String> = reserved.map(|(share, milli)| format!("{share} ({milli}m)")).collect();
     words.join(" + ")
+}
+
+fn kube_memory_formula(count: PodCount) -> String {
+    let (pods, why) = match count {
+        PodCount::Eni(pods) => (pods, "that have an address"),
+        PodCount::Actual(pods) => (pods, "that the node admits"),
+    };
+    format!("{KUBE_MEMORY_BASE_MIB} MiB + {KUBE_MEMORY_POD_MIB} MiB × {pods} pods {why}")
 }
 
 /// A percentage in thousandths of a percent, for display.

@@ -61,6 +61,8 @@ impl TypeFacts {
             encrypt_transit: self.encrypts_in_transit,
             usage: self.usage.iter().map(String::as_str).collect(),
             enis: self.enis,
+            cards: self.cards,
+            enis_total: self.enis + self.enis_per_card * (self.cards - 1).max(0),
             ips_per_eni: self.ips_per_eni,
             branch_enis: 0,
             efas: self.efas,

@@ -25,7 +25,11 @@ pub struct InstanceType {
     pub memory_mib: i64,
     /// Network interfaces on the default card.
     pub enis: i64,
-    /// IPv4 addresses on each of them.
+    /// Network cards.
+    pub cards: i64,
+    /// Least number of network interfaces on a card other than the default one.
+    pub enis_of_other_cards: i64,
+    /// IPv4 addresses on each interface.
     pub ips_per_eni: i64,
     /// Local NVMe storage in GB (10⁹ bytes); 0 where there is none.
     pub local_nvme_gb: i64,
@@ -130,6 +134,8 @@ pub(super) fn instance_type(row: &InstanceTypeRow<'_>, interner: &mut Interner) 
         vcpus: row.vcpu,
         memory_mib: row.mem_mib,
         enis: row.enis,
+        cards: row.cards.max(1),
+        enis_of_other_cards: (row.enis_total - row.enis).max(0) / (row.cards - 1).max(1),
         ips_per_eni: row.ips_per_eni,
         local_nvme_gb: row.nvme_gb,
         ebs_attachments: row.ebs_attach.map(|most| (most, row.ebs_attach_kind == "shared")),

@@ -101,15 +101,38 @@ impl MeasuredNodes {
         let Some(sample) = self.0.get(&(kind.clone(), settings.clone())) else { return model };
         let mut capacity = sample.capacity.merge_with(&model.capacity, sample.nodes);
         let mut allocatable = sample.allocatable.merge_with(&model.allocatable, sample.nodes);
-        // Running nodes may have adapters that new nodes of the class get none of.
-        if settings.efa == EfaInterfaces::Absent {
-            for amounts in [&mut capacity, &mut allocatable] {
-                amounts.extended.retain(|name, _| !is_efa(name));
+        let is_bounded = match settings.efa {
+            EfaInterfaces::All | EfaInterfaces::Reported => false,
+            EfaInterfaces::Absent | EfaInterfaces::Declared(_) => true,
+        };
+        // The kubelet also counts the addresses of interfaces that are adapters.
+        let counts_too_many = matches!(
+            settings.efa,
+            EfaInterfaces::Declared(adapters) if adapters.on_default_card > 0
+        );
+        for (amounts, model) in
+            [(&mut capacity, &model.capacity), (&mut allocatable, &model.allocatable)]
+        {
+            if is_bounded {
+                limit_adapters(amounts, model);
+            }
+            if counts_too_many {
+                amounts.pods = amounts.pods.min(model.pods);
             }
         }
         let reserved = Resources::at_least(&capacity.minus(&allocatable), &Resources::default());
         Allocation { capacity, kube_reserved: reserved, allocatable, ..Allocation::default() }
     }
+}
+
+/// Removes the adapters that running nodes have, and that new nodes of the class do not get.
+fn limit_adapters(amounts: &mut Resources, model: &Resources) {
+    amounts.extended.retain(|name, amount| {
+        if is_efa(name) {
+            *amount = model.extended(name).min(*amount);
+        }
+        !is_efa(name) || *amount > 0
+    });
 }
 
 impl MinimumAmounts {
@@ -212,6 +235,7 @@ type MeasuredAmounts<'a> = (&'a Resources, &'a Resources, &'a MinimumAmounts);
 mod tests {
     use super::*;
     use crate::catalog::Catalog;
+    use crate::model::desired::EfaCount;
     use crate::model::units::MilliCpu;
 
     const MIB: i64 = Bytes::MIB;
@@ -291,6 +315,24 @@ mod tests {
             let of = |name: &str| found.extended(&name.into());
             assert_eq!((of("vpc.amazonaws.com/pod-eni"), of("hugepages-2Mi")), expected, "{rule}");
         }
+    }
+
+    #[test]
+    fn declared_adapters_limit_what_running_nodes_report() {
+        let mut catalog = Catalog::load(&"us-east-1".into(), &[]).expect("known region");
+        let adapters = EfaCount { all: 1, on_default_card: 1 };
+        let efa = EfaInterfaces::Declared(adapters);
+        let settings = NodeSettings { efa, ..NodeSettings::default() };
+        let (kind, name) = ("c5n.18xlarge".into(), "n1".into());
+        let seen = Resources {
+            extended: [("vpc.amazonaws.com/efa".into(), 4)].into(),
+            ..amounts(70_000, 180_000, 737)
+        };
+        catalog.measured.add(&kind, settings.clone(), &name, &seen, &seen);
+        let kind = catalog.get(&kind).expect("offered");
+        let found = catalog.allocation(kind, &settings).allocatable;
+        let efa = found.extended(&"vpc.amazonaws.com/efa".into());
+        assert_eq!((found.cpu.0, found.pods, efa), (70_000, 688, 1));
     }
 
     #[test]

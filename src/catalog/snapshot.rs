@@ -46,6 +46,10 @@ pub(super) struct InstanceTypeRow<'a> {
     pub(super) encrypt_transit: bool,
     pub(super) usage: Vec<&'a str>,
     pub(super) enis: i64,
+    /// Network cards; 0 for one.
+    pub(super) cards: i64,
+    /// Network interfaces on all cards, if there are several.
+    pub(super) enis_total: i64,
     pub(super) ips_per_eni: i64,
     pub(super) branch_enis: i64,
     pub(super) efas: i64,

@@ -24,7 +24,36 @@ impl Catalog {
     pub fn unmet_requirement(&self, pool: &Pool, class: Option<&NodeClass>) -> Option<String> {
         let values = || pool.requirements.iter().find_map(|one| self.unknown_values(one));
         let image = || self.excluded_family(pool, class?);
-        contradiction(pool).or_else(values).or_else(image)
+        let refused = || self.refused_types(pool, class?);
+        contradiction(pool).or_else(values).or_else(image).or_else(refused)
+    }
+
+    /// Returns a clause if EC2 launches no type of the pool with the settings of its class.
+    fn refused_types(&self, pool: &Pool, class: &NodeClass) -> Option<String> {
+        let settings = &class.instance_settings;
+        let kinds: Vec<&InstanceType> = self.types_for_pool(pool).collect();
+        if kinds.is_empty() {
+            return None;
+        }
+        if !kinds.iter().any(|kind| kind.has_interfaces(settings)) {
+            return Some(format!(
+                "none of its instance types has the `networkInterfaces` or the `ipPrefixCount` of \
+                 node class {}",
+                class.name
+            ));
+        }
+        let needed = settings.type_requirements();
+        let has_needed = |kind: &&InstanceType| {
+            needed.iter().all(|(key, set)| set.contains(kind.labels.get(key)))
+        };
+        let is_refused = settings.placement_group.is_some() && !kinds.iter().any(has_needed);
+        is_refused.then(|| {
+            format!(
+                "none of its instance types can be in each kind of placement group, and node class \
+                 {} has `placementGroupSelector`",
+                class.name
+            )
+        })
     }
 
     /// Returns the family of all types of the pool, if the images of its class do not run on it.

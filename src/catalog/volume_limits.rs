@@ -24,17 +24,19 @@ const INTERFACES: i64 = 2;
 /// Returns the number of EBS volumes that a node of `kind` attaches for pods; at least one, as in
 /// the driver.
 ///
-/// `of_node` is the number of the node's own volumes ([`NodeClass::volumes`]). A limit in the world
-/// file takes precedence.
+/// `volumes` and `interfaces` are the numbers of the node's own at its launch ([`NodeClass::volumes`],
+/// [`NodeClass::interfaces`]). A limit in the world file takes precedence.
 ///
 /// [`NodeClass::volumes`]: crate::model::desired::NodeClass::volumes
-pub fn ebs_volumes(kind: &InstanceType, of_node: i64) -> u32 {
+/// [`NodeClass::interfaces`]: crate::model::desired::NodeClass::interfaces
+pub fn ebs_volumes(kind: &InstanceType, volumes: i64, interfaces: i64) -> u32 {
     let (most, shared) = kind.ebs_attachments.unwrap_or(UNKNOWN);
     let hypervisor = kind.labels.get("karpenter.k8s.aws/instance-hypervisor");
     let is_xen = hypervisor.is_some_and(|value| value.as_str() == "xen");
     let most = if is_xen { most.min(XEN_MAX) } else { most };
-    let interfaces = if shared && !is_xen { INTERFACES.min(kind.enis.max(1)) - 1 } else { 0 };
-    u32::try_from((most - interfaces - of_node).max(1)).unwrap_or(u32::MAX)
+    let spare = INTERFACES.min(kind.enis.max(1)) - 1;
+    let further = if shared && !is_xen { spare + (interfaces - 1).max(0) } else { 0 };
+    u32::try_from((most - further - volumes).max(1)).unwrap_or(u32::MAX)
 }
 
 /// Returns the number of EBS volumes that a node of the named type attaches with default settings;
@@ -43,7 +45,7 @@ pub fn ebs_volumes_by_name(name: &InstanceTypeName) -> Option<u32> {
     let text = snapshot::types_text().ok()?;
     let rows = snapshot::parse_types(&text).ok()?;
     let row = rows.iter().find(|row| row.name == name.as_str())?;
-    Some(ebs_volumes(&instance_type(row, &mut Interner::default()), 1))
+    Some(ebs_volumes(&instance_type(row, &mut Interner::default()), 1, 1))
 }
 
 #[cfg(test)]
@@ -63,15 +65,16 @@ mod tests {
             ("t2.large", 38, "not on Nitro: interfaces do not count"),
         ] {
             let kind = catalog.get(&name.into()).expect("offered");
-            assert_eq!(ebs_volumes(kind, 1), expected, "{name}: {rule}");
+            assert_eq!(ebs_volumes(kind, 1, 1), expected, "{name}: {rule}");
         }
         let kind = catalog.get(&"m5.large".into()).expect("offered");
-        assert_eq!(ebs_volumes(kind, 2), 24);
+        assert_eq!(ebs_volumes(kind, 2, 1), 24);
+        assert_eq!(ebs_volumes(kind, 1, 3), 23, "each further interface takes a place");
         assert_eq!(ebs_volumes_by_name(&"m5.large".into()), Some(25));
         assert_eq!(ebs_volumes_by_name(&"m5.huge".into()), None);
         let unknown = InstanceType { ebs_attachments: None, ..kind.clone() };
-        assert_eq!(ebs_volumes(&unknown, 1), 25);
+        assert_eq!(ebs_volumes(&unknown, 1, 1), 25);
         let none = InstanceType { ebs_attachments: Some((1, false)), ..kind.clone() };
-        assert_eq!(ebs_volumes(&none, 1), 1);
+        assert_eq!(ebs_volumes(&none, 1, 1), 1);
     }
 }

@@ -29,14 +29,14 @@ pub use external_source::{
 pub use hook::{Hook, HookPhase};
 pub use instance_settings::{
     BlockDevice, ConnectionTracking, Ec2Selector, Identity, ImageTerm, InstanceSettings,
-    MetadataOptions, UserData, describe_selectors,
+    MetadataOptions, NetworkInterface, PlacementGroupSelector, UserData, describe_selectors,
 };
 pub use learned_nodes::{FORMAT as LEARNED_FORMAT, LEARNED_FILE, LearnedNode, LearnedNodes};
 pub use node_group::{
     DISCOVERY_PREFIX, EKS_GROUP_TAG, ExternalGroup, GroupKind, NodeGroup, discovery_tags,
 };
 pub use pool::{
-    AmiFamily, AutoModePool, Budget, BudgetNodes, Consolidation, EfaInterfaces, Expiry,
+    AmiFamily, AutoModePool, Budget, BudgetNodes, Consolidation, EfaCount, EfaInterfaces, Expiry,
     FAMILY_WITHOUT_AL2023, Generation, KubeletSettings, MinValuesPolicy, NodeClass, NodeOverlay,
     Pool, PoolLimits, PoolRequirement, PriceChange, ReservationTerm, ReservedAmount,
 };

@@ -13,7 +13,7 @@ use super::existing_node::ExistingNode;
 use super::offer::Offer;
 use crate::catalog::{Catalog, ebs_volumes};
 use crate::demand::{Demand, PodShape, Sharing};
-use crate::model::desired::{Desired, NodeClass};
+use crate::model::desired::Desired;
 use crate::model::ids::{InstanceTypeName, LabelValue, Labels, PoolName};
 use crate::model::observed::Observed;
 use crate::model::requirement::key;
@@ -118,16 +118,18 @@ impl<'a> VolumeLimits<'a> {
             && let Some(instance_type) =
                 instance_type.and_then(|instance_type| self.catalog.get(instance_type))
         {
-            return i64::from(ebs_volumes(instance_type, self.node_class_volumes(pool)));
+            let (volumes, interfaces) = self.own_attachments(pool);
+            return i64::from(ebs_volumes(instance_type, volumes, interfaces));
         }
         reported(None).unwrap_or(NO_LIMIT)
     }
 
-    /// Returns the number of volumes of a pool's node class. A node without a pool has one.
-    fn node_class_volumes(&self, pool: Option<&PoolName>) -> i64 {
+    /// Returns the numbers of volumes and network interfaces of a pool's node class. A node without a
+    /// pool has one of each.
+    fn own_attachments(&self, pool: Option<&PoolName>) -> (i64, i64) {
         let pool = pool.and_then(|name| self.desired.pools.get(name));
         let class = pool.and_then(|pool| self.desired.node_classes.get(pool.node_class.as_ref()?));
-        class.map_or(1, NodeClass::volumes)
+        class.map_or((1, 1), |class| (class.volumes(), class.interfaces()))
     }
 }
 
@@ -141,7 +143,7 @@ mod tests {
 
     use super::*;
     use crate::demand::{DemandMode, PodVolume, TopologySource};
-    use crate::model::desired::{AmiFamily, BlockDevice};
+    use crate::model::desired::{AmiFamily, BlockDevice, NodeClass};
     use crate::model::requirement::Requirements;
     use crate::solver::{OfferInput, Offers};
     use crate::testing::Scenario;

@@ -238,7 +238,9 @@ impl<'a> NodeTemplate<'a> {
 
     /// Returns the instance types that the pool allows.
     fn instance_types(&self) -> impl Iterator<Item = &'a InstanceType> {
-        self.supply.catalog.types.values().filter(|kind| self.has_image(kind)).filter(|kind| {
+        let kinds = self.supply.catalog.types.values().filter(|kind| self.has_image(kind));
+        let kinds = kinds.filter(|kind| kind.has_interfaces(&self.class.instance_settings));
+        kinds.filter(|kind| {
             let of_type = |key: &LabelKey| {
                 kind.labels.contains_key(key) || key.as_str().starts_with(key::INSTANCE_PREFIX)
             };

@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod failures;
+mod interfaces;
 mod nominations;
 mod pod_rules;
 mod spot_diversity;

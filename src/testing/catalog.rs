@@ -24,6 +24,8 @@ pub(crate) fn instance_type(
         vcpus,
         memory_mib,
         enis: 3,
+        cards: 1,
+        enis_of_other_cards: 0,
         ips_per_eni: 10,
         local_nvme_gb: 0,
         ebs_attachments: None,

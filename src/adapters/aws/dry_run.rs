@@ -3,7 +3,8 @@
 //!
 //! A dry run of a fleet requires an existing launch template. This module therefore calls
 //! `RunInstances`. Invariant: the request has the same images, subnets, groups, metadata options,
-//! volumes and tags as a real launch, because policies may have conditions on each of them.
+//! volumes, placement group and tags as a real launch, because policies may have conditions on each
+//! of them. It has the primary network interface alone, because its instance type has few of them.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use aws_sdk_ec2::operation::run_instances::builders::RunInstancesFluentBuilder;
 use aws_sdk_ec2::types::{
     BlockDeviceMapping, EbsBlockDevice, HttpTokensState, IamInstanceProfileSpecification,
     InstanceMetadataEndpointState, InstanceMetadataOptionsRequest, InstanceMetadataProtocolState,
-    InstanceNetworkInterfaceSpecification, InstanceType, ResourceType,
+    InstanceNetworkInterfaceSpecification, InstanceType, Placement, ResourceType,
     RunInstancesMonitoringEnabled, TagSpecification, VolumeType,
 };
 
@@ -37,6 +38,8 @@ pub(super) struct DryRunLaunch<'a> {
     pub(super) subnet: &'a str,
     pub(super) groups: &'a [String],
     pub(super) profile: Option<&'a str>,
+    /// ID of the placement group.
+    pub(super) placement_group: Option<&'a str>,
 }
 
 impl Aws {
@@ -78,6 +81,7 @@ impl DryRunLaunch<'_> {
                 block_devices(self.class).iter().map(block_device_mapping).collect(),
             ))
             .monitoring(monitoring.enabled(settings.detailed_monitoring).build())
+            .set_placement(self.placement_group.map(|id| Placement::builder().group_id(id).build()))
             .set_tag_specifications(Some(self.tags(cluster)))
             .min_count(1)
             .max_count(1);

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_ec2::types::{
-    EbsInfo, GpuDeviceInfo, InstanceStorageInfo, InstanceType, InstanceTypeInfo, NetworkInfo,
-    ProcessorInfo,
+    EbsInfo, GpuDeviceInfo, InstanceStorageInfo, InstanceType, InstanceTypeInfo, NetworkCardInfo,
+    NetworkInfo, ProcessorInfo,
 };
 
 use super::client::Aws;
@@ -70,6 +70,8 @@ fn facts(info: InstanceTypeInfo) -> Option<(InstanceTypeName, TypeFacts)> {
         encrypts_in_transit: network.encryption_in_transit_supported.unwrap_or(false),
         usage: usage.iter().map(|class| class.as_str().to_owned()).collect(),
         enis: interfaces(&network),
+        cards: i64::try_from(cards(&network).len()).unwrap_or(0),
+        enis_per_card: least_interfaces(&network),
         ips_per_eni: number(network.ipv4_addresses_per_interface),
         efas: number(network.efa_info.as_ref().and_then(|efa| efa.maximum_efa_interfaces)),
         network_mbps: baseline(&network),
@@ -138,12 +140,21 @@ fn inference(info: aws_sdk_ec2::types::InferenceAcceleratorInfo) -> Vec<DeviceFa
 /// interfaces.
 fn interfaces(network: &NetworkInfo) -> i64 {
     let default = network.default_network_card_index.unwrap_or(0);
-    let cards = network.network_cards.as_deref().unwrap_or_default();
-    let card = cards.iter().find(|card| card.network_card_index.unwrap_or(0) == default);
+    let card = cards(network).iter().find(|card| card.network_card_index.unwrap_or(0) == default);
     number(
         card.and_then(|card| card.maximum_network_interfaces)
             .or(network.maximum_network_interfaces),
     )
+}
+
+fn cards(network: &NetworkInfo) -> &[NetworkCardInfo] {
+    network.network_cards.as_deref().unwrap_or_default()
+}
+
+/// Returns the interface count of the network card with the fewest interfaces.
+fn least_interfaces(network: &NetworkInfo) -> i64 {
+    let counts = cards(network).iter().map(|card| number(card.maximum_network_interfaces));
+    counts.min().unwrap_or(0)
 }
 
 /// Returns the total baseline bandwidth of all cards in Mbps.
@@ -168,7 +179,7 @@ fn nvme(storage: &InstanceStorageInfo) -> i64 {
 #[cfg(test)]
 mod tests {
     use aws_sdk_ec2::types::{
-        ArchitectureType, MemoryInfo, NetworkCardInfo, ProcessorInfo, UsageClassType, VCpuInfo,
+        ArchitectureType, MemoryInfo, ProcessorInfo, UsageClassType, VCpuInfo,
     };
 
     use super::*;
@@ -211,6 +222,8 @@ mod tests {
             clock_mhz: 2800,
             usage: vec!["spot".to_owned()],
             enis: 4,
+            cards: 2,
+            enis_per_card: 4,
             ips_per_eni: 15,
             network_mbps: Some(25_000),
             ..TypeFacts::default()

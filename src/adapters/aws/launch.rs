@@ -23,7 +23,7 @@ use super::client::Aws;
 use super::errors::{AwsError, is_insufficient_capacity, port_error};
 use super::instance::IMAGE_TAG;
 use super::launch_context::LaunchContext;
-use super::launch_template::TemplateContent;
+use super::launch_template::{AddressFamily, TemplateContent};
 use super::launch_template_gc::NO_SUCH_TEMPLATE;
 use super::rate_limiter::ApiBucket;
 use super::user_data::BootstrapConfig;
@@ -225,6 +225,7 @@ impl Aws {
         let hardware = Hardware::from_labels(&offering.labels);
         let image = self.launch_image(context, class, hardware).await?;
         let groups = self.launch_security_groups(context, class).await?;
+        let placement_group = self.launch_placement_group(context, class).await?;
         let profile = self.ensure_instance_profile(context, class).await?;
         let taints = [&request.taints[..], &request.startup_taints[..]].concat();
         // The label is constant, and the tag of the instance holds the key. Otherwise every node
@@ -248,6 +249,8 @@ impl Aws {
             profile,
             groups,
             reservation: request.reservation.as_ref().map(ToString::to_string),
+            placement_group,
+            address_family: AddressFamily::from_service_cidr(&context.endpoint.service_cidr),
             user_data: base64::encode(user_data),
             class,
         })

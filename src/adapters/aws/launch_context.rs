@@ -32,6 +32,8 @@ pub(super) struct LaunchLookups {
     /// whole class cannot be resolved.
     pub(super) images: BTreeMap<(NodeClassName, Hardware), (Instant, String)>,
     pub(super) profiles: BTreeMap<NodeClassName, String>,
+    /// IDs of placement groups with the time of the lookup.
+    pub(super) placement_groups: BTreeMap<NodeClassName, (Instant, String)>,
     /// Existing launch templates, with the time of the last launch of this process.
     pub(super) templates: BTreeMap<String, Option<Instant>>,
 }

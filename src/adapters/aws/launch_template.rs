@@ -1,6 +1,7 @@
 //! Launch templates: named by a hash of their content, so that creation is idempotent.
 
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
+use aws_sdk_ec2::types::builders::LaunchTemplateInstanceNetworkInterfaceSpecificationRequestBuilder;
 use aws_sdk_ec2::types::{
     CapacityReservationPreference, CapacityReservationTarget,
     ConnectionTrackingSpecificationRequest, LaunchTemplateBlockDeviceMappingRequest,
@@ -9,9 +10,9 @@ use aws_sdk_ec2::types::{
     LaunchTemplateIamInstanceProfileSpecificationRequest,
     LaunchTemplateInstanceMetadataEndpointState, LaunchTemplateInstanceMetadataOptionsRequest,
     LaunchTemplateInstanceMetadataProtocolIpv6,
-    LaunchTemplateInstanceNetworkInterfaceSpecificationRequest, LaunchTemplatesMonitoringRequest,
-    NestedVirtualizationSpecification, RequestLaunchTemplateData, ResourceType, Tag,
-    TagSpecification, VolumeType,
+    LaunchTemplateInstanceNetworkInterfaceSpecificationRequest, LaunchTemplatePlacementRequest,
+    LaunchTemplatesMonitoringRequest, NestedVirtualizationSpecification, RequestLaunchTemplateData,
+    ResourceType, Tag, TagSpecification, VolumeType,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -20,7 +21,9 @@ use super::client::Aws;
 use super::errors::{AwsError, port_error};
 use super::launch_context::LaunchContext;
 use super::rate_limiter::ApiBucket;
-use crate::model::desired::{BlockDevice, ConnectionTracking, InstanceSettings, NodeClass};
+use crate::model::desired::{
+    BlockDevice, ConnectionTracking, InstanceSettings, NetworkInterface, NodeClass,
+};
 use crate::model::observed::tag;
 
 /// Bytes of the content hash in a template name.
@@ -33,13 +36,25 @@ pub(super) struct TemplateContent<'a> {
     pub(super) profile: Option<String>,
     pub(super) groups: Vec<String>,
     pub(super) reservation: Option<String>,
+    /// ID of the placement group.
+    pub(super) placement_group: Option<String>,
+    pub(super) address_family: AddressFamily,
     /// User data in base64.
     pub(super) user_data: String,
 }
 
 impl TemplateContent<'_> {
     fn name(&self, cluster: &str) -> String {
-        let Self { class, image, profile, groups, reservation, user_data } = self;
+        let Self {
+            class,
+            image,
+            profile,
+            groups,
+            reservation,
+            placement_group,
+            address_family,
+            user_data,
+        } = self;
         let settings = &class.instance_settings;
         let parts = format!(
             "{image}\n{profile:?}\n{groups:?}\n{reservation:?}\n{user_data}\n{:?}\n{:?}\n{:?}\n{:?}",
@@ -51,7 +66,13 @@ impl TemplateContent<'_> {
         // The names of classes without these settings stay those of earlier versions.
         let tracking = settings.connection_tracking.map(|stated| format!("\n{stated:?}"));
         let nested = settings.nested_virtualization.map(|on| format!("\nnested {on}"));
-        let parts = [Some(parts), tracking, nested].into_iter().flatten().collect::<String>();
+        let interfaces = settings.has_declared_interfaces().then(|| {
+            let (interfaces, prefixes) = (&settings.network_interfaces, settings.ip_prefix_count);
+            format!("\n{interfaces:?}\nprefixes {prefixes:?} {address_family:?}")
+        });
+        let placement = placement_group.as_ref().map(|id| format!("\nplacement {id}"));
+        let parts = [Some(parts), tracking, nested, interfaces, placement];
+        let parts = parts.into_iter().flatten().collect::<String>();
         let digest = Sha256::digest(parts.as_bytes());
         format!("fleetwright-{cluster}-{}", hex::encode(&digest[..NAME_BYTES]))
     }
@@ -92,6 +113,11 @@ impl TemplateContent<'_> {
             .monitoring(monitoring.enabled(settings.detailed_monitoring).build())
             .set_capacity_reservation_specification(
                 self.reservation.as_deref().map(reservation_target),
+            )
+            .set_placement(
+                self.placement_group
+                    .as_ref()
+                    .map(|id| LaunchTemplatePlacementRequest::builder().group_id(id).build()),
             );
         let data = data.set_cpu_options(settings.nested_virtualization.map(|on| {
             let nested = if on {
@@ -101,20 +127,78 @@ impl TemplateContent<'_> {
             };
             LaunchTemplateCpuOptionsRequest::builder().nested_virtualization(nested).build()
         }));
-        match (settings.public_address, connection_tracking(settings)) {
-            (None, None) => data.set_security_group_ids(Some(self.groups.clone())),
-            // A template has either security groups or interfaces. The public address and the
-            // timeouts belong to an interface.
-            (public, tracking) => data.network_interfaces(
-                LaunchTemplateInstanceNetworkInterfaceSpecificationRequest::builder()
-                    .device_index(0)
-                    .set_associate_public_ip_address(public)
-                    .set_connection_tracking_specification(tracking)
-                    .set_groups(Some(self.groups.clone()))
-                    .build(),
-            ),
+        // A template has either security groups or interfaces. The public address and the timeouts
+        // belong to an interface.
+        let has_interfaces = settings.has_declared_interfaces()
+            || settings.public_address.is_some()
+            || settings.connection_tracking.is_some();
+        let data = if has_interfaces {
+            data.set_network_interfaces(Some(self.network_interfaces()))
+        } else {
+            data.set_security_group_ids(Some(self.groups.clone()))
+        };
+        data.build()
+    }
+
+    /// Returns the interfaces of an instance. The override of a fleet names their subnet.
+    fn network_interfaces(
+        &self,
+    ) -> Vec<LaunchTemplateInstanceNetworkInterfaceSpecificationRequest> {
+        let settings = &self.class.instance_settings;
+        let declared = &settings.network_interfaces;
+        if declared.is_empty() {
+            let primary = NetworkInterface { card: 0, device: 0, efa_only: false };
+            return vec![self.network_interface(primary).build()];
         }
-        .build()
+        let interface = |interface: &NetworkInterface| {
+            let kind = if interface.efa_only { "efa-only" } else { "interface" };
+            let request = self.network_interface(*interface).interface_type(kind);
+            request.network_card_index(interface.card).build()
+        };
+        declared.iter().map(interface).collect()
+    }
+
+    /// Returns the request for one interface. EC2 refuses a public address of any but the primary
+    /// interface, and every setting of addresses of an EFA-only interface.
+    fn network_interface(
+        &self,
+        interface: NetworkInterface,
+    ) -> LaunchTemplateInstanceNetworkInterfaceSpecificationRequestBuilder {
+        let settings = &self.class.instance_settings;
+        let request = LaunchTemplateInstanceNetworkInterfaceSpecificationRequest::builder()
+            .device_index(interface.device)
+            .set_groups(Some(self.groups.clone()));
+        if interface.efa_only {
+            return request;
+        }
+        let public = settings.public_address.filter(|_| interface.is_primary());
+        let request = request
+            .set_associate_public_ip_address(public)
+            .set_connection_tracking_specification(connection_tracking(settings));
+        if !settings.has_declared_interfaces() {
+            return request;
+        }
+        match self.address_family {
+            AddressFamily::Ipv4 => request.set_ipv4_prefix_count(settings.ip_prefix_count),
+            AddressFamily::Ipv6 => request
+                .set_ipv6_prefix_count(settings.ip_prefix_count)
+                .ipv6_address_count(1)
+                .primary_ipv6(true),
+        }
+    }
+}
+
+/// Address family of the pods of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AddressFamily {
+    Ipv4,
+    Ipv6,
+}
+
+impl AddressFamily {
+    /// Returns the family of a cluster with this service address range.
+    pub(super) fn from_service_cidr(cidr: &str) -> Self {
+        if cidr.contains(':') { Self::Ipv6 } else { Self::Ipv4 }
     }
 }
 
@@ -215,5 +299,112 @@ impl Aws {
             known.templates.insert(name.clone(), Some(Instant::now()));
         });
         Ok(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(class: &NodeClass, address_family: AddressFamily) -> TemplateContent<'_> {
+        TemplateContent {
+            class,
+            image: "ami-1".to_owned(),
+            profile: None,
+            groups: vec!["sg-1".to_owned(), "sg-2".to_owned()],
+            reservation: None,
+            placement_group: None,
+            address_family,
+            user_data: String::new(),
+        }
+    }
+
+    fn class(set: impl FnOnce(&mut InstanceSettings)) -> NodeClass {
+        let mut class = crate::testing::node_class();
+        set(&mut class.instance_settings);
+        class
+    }
+
+    fn two_interfaces(settings: &mut InstanceSettings) {
+        let interface = |device, efa_only| NetworkInterface { card: 0, device, efa_only };
+        settings.network_interfaces = vec![interface(0, false), interface(1, true)];
+    }
+
+    #[test]
+    fn declared_interfaces_have_groups_and_only_some_have_addresses() {
+        let class = class(|settings| {
+            two_interfaces(settings);
+            let further = NetworkInterface { card: 1, device: 1, efa_only: false };
+            settings.network_interfaces.push(further);
+            settings.ip_prefix_count = Some(2);
+            settings.public_address = Some(false);
+            settings.connection_tracking = Some(ConnectionTracking::default());
+        });
+        let data = content(&class, AddressFamily::Ipv4).request_data();
+        assert_eq!(data.security_group_ids(), [""; 0], "each interface has the groups");
+        let interfaces = data.network_interfaces();
+        let places = interfaces
+            .iter()
+            .map(|one| (one.network_card_index(), one.device_index(), one.interface_type()));
+        let (card, kind) = (Some(0), Some("interface"));
+        let expected =
+            [(card, Some(0), kind), (card, Some(1), Some("efa-only")), (Some(1), Some(1), kind)];
+        assert_eq!(places.collect::<Vec<_>>(), expected);
+        let settings = interfaces.iter().map(|one| {
+            let tracking = one.connection_tracking_specification().is_some();
+            (one.ipv4_prefix_count(), one.associate_public_ip_address(), tracking)
+        });
+        let expected = [(Some(2), Some(false), true), (None, None, false), (Some(2), None, true)];
+        assert_eq!(settings.collect::<Vec<_>>(), expected);
+        for interface in interfaces {
+            assert_eq!(interface.groups(), ["sg-1", "sg-2"]);
+            assert_eq!(interface.subnet_id(), None, "the override names it");
+            assert_eq!((interface.ipv6_prefix_count(), interface.primary_ipv6()), (None, None));
+        }
+    }
+
+    #[test]
+    fn prefixes_are_of_the_address_family_of_the_cluster() {
+        let class = class(|settings| settings.ip_prefix_count = Some(1));
+        for (cidr, expected) in [
+            ("10.100.0.0/16", (Some(1), None, None, None)),
+            ("fd12:3456::/108", (None, Some(1), Some(1), Some(true))),
+        ] {
+            let family = AddressFamily::from_service_cidr(cidr);
+            let data = content(&class, family).request_data();
+            let [one] = data.network_interfaces() else { panic!("{data:?}") };
+            let (v4, v6) = (one.ipv4_prefix_count(), one.ipv6_prefix_count());
+            assert_eq!((v4, v6, one.ipv6_address_count(), one.primary_ipv6()), expected, "{cidr}");
+            assert_eq!((one.device_index(), one.network_card_index()), (Some(0), None));
+        }
+    }
+
+    #[test]
+    fn placement_group_is_in_the_template_and_in_its_name() {
+        let class = class(|_| {});
+        let plain = content(&class, AddressFamily::Ipv4);
+        assert_eq!(plain.request_data().placement(), None);
+        let placement_group = Some("pg-1".to_owned());
+        let placed = TemplateContent { placement_group, ..plain.clone() };
+        let data = placed.request_data();
+        assert_eq!(data.placement().and_then(|placement| placement.group_id()), Some("pg-1"));
+        assert_ne!(placed.name("prod"), plain.name("prod"));
+    }
+
+    #[test]
+    fn template_name_depends_on_declared_interfaces() {
+        let name =
+            |family, set: fn(&mut InstanceSettings)| content(&class(set), family).name("prod");
+        let (v4, v6) = (AddressFamily::Ipv4, AddressFamily::Ipv6);
+        assert_eq!(name(v4, |_| {}), name(v6, |_| {}), "a class without them has no family");
+        let prefixes = |settings: &mut InstanceSettings| settings.ip_prefix_count = Some(1);
+        let names =
+            [name(v4, |_| {}), name(v4, two_interfaces), name(v4, prefixes), name(v6, prefixes)];
+        let different: std::collections::BTreeSet<&String> = names.iter().collect();
+        assert_eq!(different.len(), names.len(), "{names:?}");
+        let plain = class(|_| {});
+        let data = content(&plain, v6).request_data();
+        assert_eq!(data.security_group_ids(), ["sg-1", "sg-2"]);
+        assert!(data.network_interfaces().is_empty());
     }
 }

@@ -97,6 +97,7 @@ struct LaunchInputs {
     subnets: Option<Subnets>,
     groups: Option<Vec<String>>,
     profile: Option<String>,
+    placement_group: Option<String>,
 }
 
 impl Aws {
@@ -298,8 +299,13 @@ impl Aws {
         let text = groups.as_ref().map(|ids| ids.join(", ")).map_err(ToString::to_string);
         let remedy = "tag security groups as securityGroupSelectorTerms selects them";
         into.add(&named("security groups"), text, remedy);
-        let mut found =
-            LaunchInputs { image: None, subnets: subnets.ok(), groups: groups.ok(), profile: None };
+        let mut found = LaunchInputs {
+            image: None,
+            subnets: subnets.ok(),
+            groups: groups.ok(),
+            profile: None,
+            placement_group: None,
+        };
         let Some(bootstrap) = bootstrap else {
             into.skip(&named("image"), "the version of the EKS cluster is not known");
             return;
@@ -320,7 +326,26 @@ impl Aws {
         if let Some(profile) = &found.profile {
             self.check_node_role(&named("role of its nodes"), profile, into).await;
         }
+        let Ok(placement_group) = self.check_placement_group(class, into).await else {
+            into.skip(&named("launch"), "its placement group is missing");
+            return;
+        };
+        found.placement_group = placement_group;
         self.check_launch(&named("launch"), class, desired, &found, into).await;
+    }
+
+    /// Checks the placement group of a class, and returns its ID.
+    async fn check_placement_group(
+        &self,
+        class: &NodeClass,
+        into: &mut Preflight,
+    ) -> Result<Option<String>, AwsError> {
+        let Some(selector) = &class.instance_settings.placement_group else { return Ok(None) };
+        let found = self.placement_group(selector).await;
+        let text = found.as_ref().map(ToString::to_string).map_err(ToString::to_string);
+        let remedy = "create the placement group, or correct placementGroupSelector";
+        into.add(&format!("node class {}: placement group", class.name), text, remedy);
+        found.map(|group| Some(group.id))
     }
 
     /// Returns an image that the class selects, with its hardware.
@@ -384,7 +409,7 @@ impl Aws {
         found: &LaunchInputs,
         into: &mut Preflight,
     ) {
-        let LaunchInputs { image, subnets, groups, profile } = found;
+        let LaunchInputs { image, subnets, groups, profile, placement_group } = found;
         let subnet = subnets.as_ref().and_then(|all| all.values().flatten().next());
         let pool = first_pool(class, desired);
         let (Some(pool), Some((hardware, image)), Some(subnet), Some(groups)) =
@@ -400,6 +425,7 @@ impl Aws {
             subnet: &subnet.id,
             groups,
             profile: profile.as_deref(),
+            placement_group: placement_group.as_deref(),
         };
         into.add(name, self.dry_run_launch(&launch).await, POLICY_REMEDY);
     }

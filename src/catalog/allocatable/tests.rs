@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::catalog::instance_type::{Interner, instance_type};
 use crate::catalog::snapshot;
-use crate::model::desired::KubeletSettings;
+use crate::model::desired::{EfaCount, KubeletSettings};
 use crate::model::units::ResourceName;
 
 const MIB: i64 = Bytes::MIB;
@@ -272,6 +272,35 @@ fn fabric_adapters_count_only_if_instances_get_them() {
     };
     assert_eq!(efa(EfaInterfaces::All), 32);
     assert_eq!((efa(EfaInterfaces::Reported), efa(EfaInterfaces::Absent)), (0, 0));
+}
+
+#[test]
+fn declared_adapters_count_and_take_addresses_of_pods() {
+    let declared = |all: i64, on_default_card: i64, max_pods: Option<u32>| NodeSettings {
+        efa: EfaInterfaces::Declared(EfaCount { all, on_default_card }),
+        ..with(KubeletSettings { max_pods, ..KubeletSettings::default() })
+    };
+    for (rule, name, settings, adapters, pods) in [
+        ("15 interfaces", "c5n.18xlarge", declared(0, 0, None), 0, 737),
+        ("14 of 15 interfaces", "c5n.18xlarge", declared(1, 1, None), 1, 688),
+        ("maxPods", "c5n.18xlarge", declared(1, 1, Some(700)), 1, 700),
+        ("two on other cards", "p5.48xlarge", declared(2, 0, None), 2, 100),
+        ("one of two interfaces", "p5.48xlarge", declared(32, 1, None), 32, 51),
+        ("a type without adapters", "m5.large", declared(1, 0, None), 0, 29),
+    ] {
+        let found = offers(name, &settings);
+        let efa = found.allocatable.extended(&"vpc.amazonaws.com/efa".into());
+        assert_eq!((efa, found.allocatable.pods), (adapters, pods), "{name}: {rule}");
+        let usual = offers(name, &with(settings.kubelet));
+        assert_eq!(found.kube_reserved, usual.kube_reserved, "{name}: {rule}");
+    }
+    let steps = explain(&TYPES["c5n.18xlarge"], &declared(1, 1, None));
+    let words: Vec<String> = steps.iter().map(|step| step.formula.to_string()).collect();
+    for expected in
+        ["cut to 688, without the addresses of EFA interfaces: 1", "networkInterfaces has 1"]
+    {
+        assert!(words.iter().any(|text| text == expected), "{words:?}");
+    }
 }
 
 #[test]

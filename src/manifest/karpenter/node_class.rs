@@ -7,11 +7,11 @@ use super::super::decode::{Field, FieldMap, shorten};
 use super::super::object_meta::ObjectMeta;
 use super::super::placeholder;
 use super::super::yaml::YamlValue;
+use super::finish_root;
 use super::instance_settings::instance_settings;
 use super::kubelet::kubelet;
 use super::node_pool::string_map;
 use super::spec_digest::{canonical, digests, sha256};
-use super::{finish_root, warn_unsupported};
 use crate::model::desired::{
     AmiFamily, EfaInterfaces, Generation, InstanceSettings, KubeletSettings, MetadataOptions,
     NodeClass, ReservationTerm, Severity,
@@ -31,8 +31,8 @@ const FAMILIES: [(&str, AmiFamily); 8] = [
     ("Custom", AmiFamily::Custom),
 ];
 
-/// Fields that instances are launched without.
-const UNSUPPORTED: &[&str] = &["ipPrefixCount", "networkInterfaces", "placementGroupSelector"];
+/// Fields that may change without any change to the setup of an instance, as in Karpenter.
+const WITHOUT_DRIFT: &[&str] = &["capacityReservationSelectorTerms", "ipPrefixCount"];
 
 /// Lists of terms without which no instance can be launched.
 const LAUNCH_SELECTORS: [&str; 2] = ["subnetSelectorTerms", "securityGroupSelectorTerms"];
@@ -93,7 +93,6 @@ pub(in super::super) fn node_class(
     if let Some(tags) = spec.get("tags") {
         refuse_reserved_tags(&tags);
     }
-    warn_unsupported(&spec, UNSUPPORTED, "instances are launched without it");
     let family = image.as_ref().map_or(AmiFamily::Custom, |(family, _)| *family);
     let class = settings(&spec, generation, meta, family);
     // Selector terms may name any year, and the stated family decides.
@@ -218,10 +217,17 @@ pub(in super::super) fn node_template(meta: ObjectMeta, root: &FieldMap<'_>, int
 }
 
 fn add(class: NodeClass, root: &FieldMap<'_>, into: &mut Collector) {
-    let mut class = NodeClass { unreadable: root.field.scope.first_failed_field(), ..class };
+    let mut class = NodeClass {
+        efa: class.instance_settings.efa_interfaces(),
+        unreadable: root.field.scope.first_failed_field(),
+        ..class
+    };
     // The API server fills in the defaults, which are then no change.
     if class.instance_settings.metadata == MetadataOptions::default() {
         Arc::make_mut(&mut class.spec_digests).remove("metadataOptions");
+    }
+    if class.instance_settings.network_interfaces.is_empty() {
+        Arc::make_mut(&mut class.spec_digests).remove("networkInterfaces");
     }
     let named = Definition {
         kind: "EC2NodeClass",
@@ -251,9 +257,7 @@ fn settings(
     let raid0 = spec.get("instanceStorePolicy").and_then(|field| field.choice(&policies));
     let user_data = spec.get("userData").and_then(|field| Some(sha256(field.node.text()?)));
     let vars = spec.field.scope.vars;
-    // These fields may change without any change to an instance's setup.
-    let skipped = [UNSUPPORTED, &["capacityReservationSelectorTerms"]].concat();
-    let spec_digests = digests(spec.field.node, vars, &skipped);
+    let spec_digests = digests(spec.field.node, vars, WITHOUT_DRIFT);
     let prefix_delegation = prefix_delegation(spec, &meta);
     NodeClass {
         name: meta.name.into(),

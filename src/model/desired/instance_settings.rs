@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use super::pool::{EfaCount, EfaInterfaces};
 use crate::model::requirement::{LabelSet, Requirements, ValueSet, key};
 
 /// Families whose virtual instances support nested virtualization, as `DescribeInstanceTypes` reports
@@ -12,6 +13,13 @@ use crate::model::requirement::{LabelSet, Requirements, ValueSet, key};
 const NESTED_VIRTUALIZATION: [&str; 18] = [
     "c7i", "c7i-flex", "c8i", "c8i-flex", "c8id", "i7i", "i7ie", "m7i", "m7i-flex", "m8i",
     "m8i-flex", "m8id", "r7i", "r7iz", "r8i", "r8i-flex", "r8id", "x8i",
+];
+
+/// Families that a placement group of the strategy `cluster` does not accept, as
+/// `DescribeInstanceTypes` reports them (`SupportedStrategies` in the data of moto 5.2.5).
+const WITHOUT_CLUSTER_PLACEMENT: [&str; 16] = [
+    "c1", "c7i-flex", "c8i-flex", "m1", "m2", "m3", "m7i-flex", "m8i-flex", "r8i-flex", "t1", "t2",
+    "t3", "t3a", "t4g", "t8i", "vt1",
 ];
 
 /// EC2 settings of the instances of a node class.
@@ -41,9 +49,33 @@ pub struct InstanceSettings {
     pub nested_virtualization: Option<bool>,
     /// Context of the fleet request.
     pub context: Option<String>,
+    /// Network interfaces, in declaration order; empty means one, with an address.
+    pub network_interfaces: Vec<NetworkInterface>,
+    /// Address prefixes of each interface that has an address; `None` means the default of EC2.
+    pub ip_prefix_count: Option<i32>,
+    /// Placement group of the instances.
+    pub placement_group: Option<PlacementGroupSelector>,
 }
 
 impl InstanceSettings {
+    /// Returns whether network interfaces or their address prefixes are declared.
+    pub fn has_declared_interfaces(&self) -> bool {
+        !self.network_interfaces.is_empty() || self.ip_prefix_count.is_some()
+    }
+
+    /// Returns the adapters among the declared interfaces.
+    pub fn efa_interfaces(&self) -> EfaInterfaces {
+        if self.network_interfaces.is_empty() {
+            return EfaInterfaces::Absent;
+        }
+        let mut adapters = EfaCount::default();
+        for interface in self.network_interfaces.iter().filter(|interface| interface.efa_only) {
+            adapters.all += 1;
+            adapters.on_default_card += i64::from(interface.card == 0);
+        }
+        EfaInterfaces::Declared(adapters)
+    }
+
     /// Returns the labels that an instance type needs for these settings.
     pub fn type_requirements(&self) -> Requirements {
         let mut requirements = Requirements::default();
@@ -58,7 +90,48 @@ impl InstanceSettings {
         if self.nested_virtualization == Some(true) {
             require(key::INSTANCE_FAMILY, &NESTED_VIRTUALIZATION);
         }
+        // The strategy of the group is known only at a launch.
+        if self.placement_group.is_some() {
+            let excluded = LabelSet::present(ValueSet::from_values(WITHOUT_CLUSTER_PLACEMENT));
+            requirements.add(key::INSTANCE_FAMILY.into(), &excluded.complement());
+        }
         requirements
+    }
+}
+
+/// A network interface of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NetworkInterface {
+    /// Index of the network card.
+    pub card: i32,
+    /// Index of the device.
+    pub device: i32,
+    /// True for an elastic fabric adapter (EFA) without an address.
+    pub efa_only: bool,
+}
+
+impl NetworkInterface {
+    /// Returns whether this is the primary interface of its instance.
+    pub fn is_primary(&self) -> bool {
+        self.card == 0 && self.device == 0
+    }
+}
+
+/// Selector of a placement group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlacementGroupSelector {
+    /// Name of the group.
+    Name(String),
+    /// ID of the group, such as `pg-0123456789abcdef0`.
+    Id(String),
+}
+
+impl fmt::Display for PlacementGroupSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "name {name}"),
+            Self::Id(id) => write!(f, "id {id}"),
+        }
     }
 }
 

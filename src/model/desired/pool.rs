@@ -292,6 +292,17 @@ pub enum EfaInterfaces {
     Reported,
     /// None.
     Absent,
+    /// Those that the node class declares.
+    Declared(EfaCount),
+}
+
+/// Number of elastic fabric adapters that a node class declares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct EfaCount {
+    /// All of them.
+    pub all: i64,
+    /// Those on the default network card, whose other interfaces have the addresses of pods.
+    pub on_default_card: i64,
 }
 
 /// A node class: EC2 settings of the instances of pools.
@@ -368,6 +379,13 @@ impl NodeClass {
         let names: BTreeSet<&str> = image_devices.chain(declared_devices).collect();
         // A custom image has at least one volume.
         i64::try_from(names.len()).unwrap_or(i64::MAX).max(1)
+    }
+
+    /// Returns the number of network interfaces at the launch of an instance. On some types, each
+    /// further one reduces the number of volumes that pods can attach.
+    pub fn interfaces(&self) -> i64 {
+        let declared = self.instance_settings.network_interfaces.len();
+        i64::try_from(declared).unwrap_or(i64::MAX).max(1)
     }
 }
 

@@ -31,6 +31,10 @@ pub struct TypeFacts {
     pub usage: Vec<String>,
     /// Number of network interfaces on the default network card.
     pub enis: i64,
+    /// Number of network cards; 0 if unknown.
+    pub cards: i64,
+    /// Least number of network interfaces on a network card.
+    pub enis_per_card: i64,
     /// Number of IPv4 addresses per network interface.
     pub ips_per_eni: i64,
     /// Number of Elastic Fabric Adapters.

@@ -139,6 +139,13 @@ impl AwsApi {
                     Xml::default().text("groupId", "sg-embedded").text("groupName", "nodes");
                 Ok(Xml::default().list("securityGroupInfo", "item", [group]))
             }
+            // Each placement group exists that a node class selects.
+            "DescribePlacementGroups" => {
+                let names = list_values(form, "GroupName").into_iter();
+                let ids = list_values(form, "GroupId").into_iter().chain(names);
+                let group = |id| Xml::default().text("groupId", id).text("strategy", "spread");
+                Ok(Xml::default().list("placementGroupSet", "item", ids.map(group)))
+            }
             "DescribeImages" => Ok(images()),
             "DescribeAvailabilityZones" => Ok(self.zones()),
             "DescribeInstanceTypeOfferings" => Ok(self.offered()),

@@ -389,6 +389,7 @@ fn pods_with_fabric_adapters_need_a_group_that_enables_them() {
     let (detail, fix) = advice(&scenario);
     assert!(detail.contains("vpc.amazonaws.com/efa: needs 1"), "{detail}");
     assert!(fix.contains("`efaEnabled: true`"), "{fix}");
+    assert!(fix.contains("`networkInterfaces` of type `efa-only`"), "{fix}");
     scenario.node_class().efa = EfaInterfaces::All;
     assert_eq!(scenario.solve().target.launches.len(), 1);
 }

@@ -160,13 +160,16 @@ impl<'a> PoolCandidate<'a> {
         let mut requests = self.shape.requests.clone();
         let volumes = requests.extended(&attach_resource(EBS_DRIVER));
         requests.extended.retain(|name, _| !is_attach_resource(name));
-        let attaches = i64::from(ebs_volumes(kind, self.class.volumes()));
+        let (own, interfaces) = (self.class.volumes(), self.class.interfaces());
+        let attaches = i64::from(ebs_volumes(kind, own, interfaces));
         if volumes > attaches || !requests.fits(room) || !self.admits(&kind.labels) {
             return None;
         }
         // No edit of the pool lets its class launch other types.
         let of_class = self.class.type_requirements();
-        if !of_class.iter().all(|(key, set)| set.contains(kind.labels.get(key))) {
+        if !of_class.iter().all(|(key, set)| set.contains(kind.labels.get(key)))
+            || !kind.has_interfaces(&self.class.instance_settings)
+        {
             return None;
         }
         let on_demand = kind.offerings.iter().filter(|o| o.capacity_type == CapacityType::OnDemand);

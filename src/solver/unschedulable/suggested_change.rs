@@ -14,7 +14,7 @@ use super::{
     obstacles, pod_rules,
 };
 use crate::demand::PodShape;
-use crate::model::desired::{EfaInterfaces, Generation, Pool};
+use crate::model::desired::{EfaInterfaces, Generation, NodeClass, Pool};
 use crate::model::ids::{InstanceTypeName, LabelValue, PoolName};
 use crate::model::reason::Relaxed;
 use crate::model::requirement::{is_well_known, key};
@@ -380,11 +380,16 @@ impl UnschedulableReport<'_> {
     /// Returns the advice for pods that request elastic fabric adapters, which no pool has.
     fn efa_remedy(&self, shape: &PodShape) -> Option<String> {
         let mut classes = self.input.desired.node_classes.values();
-        let is_missing = shape.requests.extended(&EFA.into()) > 0
-            && !classes.any(|class| class.efa == EfaInterfaces::All);
+        let has_adapters = |class: &NodeClass| match class.efa {
+            EfaInterfaces::All => true,
+            EfaInterfaces::Declared(adapters) => adapters.all > 0,
+            EfaInterfaces::Reported | EfaInterfaces::Absent => false,
+        };
+        let is_missing = shape.requests.extended(&EFA.into()) > 0 && !classes.any(has_adapters);
         is_missing.then(|| {
-            "run these pods in a node group of eksctl with `efaEnabled: true`: nodes that \
-             Fleetwright launches itself have no EFA interface"
+            "add `networkInterfaces` of type `efa-only` to the node class of a pool, or run these \
+             pods in a node group of eksctl with `efaEnabled: true`: no other node gets an EFA \
+             interface"
                 .to_owned()
         })
     }

@@ -366,6 +366,105 @@ fn dry_run_is_denied_like_the_launch() {
 }
 
 #[test]
+fn placement_group_is_resolved_before_the_launch() {
+    let Some(moto) = Moto::start() else { return };
+    runtime().block_on(async {
+        let config = moto.account();
+        let image = prepare(&Client::new(&config), &["us-east-1b"]).await;
+        let proxy = Proxy::start(moto.url());
+        let desired =
+            read_pools(&format!("id: {image}}}]\n  placementGroupSelector: {{ name: web }} #"));
+        let answer = |fault: fn() -> Fault| {
+            proxy.set_fault_rule(move |call| match call.name().as_str() {
+                "DescribePlacementGroups" => fault(),
+                _ => Fault::None,
+            });
+            Aws::from_config(&account(&proxy.url), CLUSTER)
+                .with_launch_context(launch_context(&desired))
+        };
+        let calls = |name: &str| -> Vec<Call> {
+            let calls = proxy.calls().into_iter().map(|row| row.call);
+            calls.filter(|call| call.name() == name).collect()
+        };
+        let faults: [fn() -> Fault; 2] = [
+            || Fault::Answer(200, placement_groups("")),
+            || Fault::Answer(400, refusal_body("InvalidPlacementGroup.Unknown", "no such")),
+        ];
+        for fault in faults {
+            let aws = answer(fault);
+            let missing = aws.launch(&request("us-east-1b")).await.expect_err("no group");
+            let expected = "no available placement group has the name web";
+            assert!(missing.reason.contains(expected), "{missing:?}");
+        }
+        assert!(calls("CreateFleet").is_empty() && calls("CreateLaunchTemplate").is_empty());
+        let aws = answer(|| Fault::Answer(200, placement_groups(PLACEMENT_GROUP)));
+        aws.launch(&request("us-east-1b")).await.expect("launched");
+        let lookup = &calls("DescribePlacementGroups")[2].form;
+        assert_eq!(lookup["GroupName.1"], "web", "{lookup:?}");
+        assert_eq!(lookup["Filter.1.Value.1"], "available", "{lookup:?}");
+        let template = &calls("CreateLaunchTemplate")[0].form;
+        assert_eq!(template["LaunchTemplateData.Placement.GroupId"], "pg-1", "{template:?}");
+    });
+}
+
+/// A placement group.
+const PLACEMENT_GROUP: &str = "<item><groupId>pg-1</groupId><groupName>web</groupName>\
+                               <state>available</state><strategy>spread</strategy></item>";
+
+/// Returns the list of these placement groups as EC2 does.
+fn placement_groups(items: &str) -> String {
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><DescribePlacementGroupsResponse \
+         xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><placementGroupSet>{items}\
+         </placementGroupSet></DescribePlacementGroupsResponse>"
+    )
+}
+
+#[test]
+fn declared_network_interfaces_reach_the_launch() {
+    let Some(moto) = Moto::start() else { return };
+    runtime().block_on(async {
+        let config = moto.account();
+        let image = prepare(&Client::new(&config), &["us-east-1b"]).await;
+        let proxy = Proxy::start(moto.url());
+        let desired = read_pools(&format!(
+            "id: {image}}}]\n  ipPrefixCount: 1\n  networkInterfaces:\n  \
+             - {{ networkCardIndex: 0, deviceIndex: 0, interfaceType: interface }}\n  \
+             - {{ networkCardIndex: 0, deviceIndex: 1, interfaceType: efa-only }} #"
+        ));
+        let aws = Aws::from_config(&account(&proxy.url), CLUSTER);
+        let aws = aws.with_launch_context(launch_context(&desired));
+        aws.launch(&request("us-east-1b")).await.expect("launched");
+        let calls: Vec<Call> = proxy.calls().into_iter().map(|row| row.call).collect();
+        let last = |name: &str| calls.iter().rfind(|call| call.name() == name).expect("it");
+        let template = &last("CreateLaunchTemplate").form;
+        for (key, value) in [
+            ("1.NetworkCardIndex", Some("0")),
+            ("1.DeviceIndex", Some("0")),
+            ("1.InterfaceType", Some("interface")),
+            ("1.Ipv4PrefixCount", Some("1")),
+            ("1.SubnetId", None),
+            ("2.DeviceIndex", Some("1")),
+            ("2.InterfaceType", Some("efa-only")),
+            ("2.Ipv4PrefixCount", None),
+            ("3.DeviceIndex", None),
+        ] {
+            let key = format!("LaunchTemplateData.NetworkInterface.{key}");
+            assert_eq!(template.get(&key).map(String::as_str), value, "{key}: {template:?}");
+        }
+        let has_groups = |number: u32| {
+            let prefix = format!("LaunchTemplateData.NetworkInterface.{number}.SecurityGroupId.");
+            template.keys().any(|key| key.starts_with(&prefix))
+        };
+        assert!(has_groups(1) && has_groups(2), "{template:?}");
+        assert!(!template.contains_key("LaunchTemplateData.SecurityGroupId.1"), "{template:?}");
+        let fleet = &last("CreateFleet").form;
+        let is_subnet = |key: &String| key.ends_with(".SubnetId");
+        assert!(fleet.keys().any(is_subnet), "{fleet:?}");
+    });
+}
+
+#[test]
 fn interface_and_cpu_options_reach_the_launch() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {

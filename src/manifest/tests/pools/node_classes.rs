@@ -1,7 +1,9 @@
 //! Node classes that Karpenter's API refuses, and pools that it accepts.
 
 use super::*;
-use crate::model::desired::ConnectionTracking;
+use crate::model::desired::{
+    ConnectionTracking, EfaCount, EfaInterfaces, NetworkInterface, PlacementGroupSelector,
+};
 
 #[test]
 fn node_class_problems_are_reported() {
@@ -156,6 +158,89 @@ fn interface_and_cpu_options_are_read_within_their_bounds() {
     ] {
         let found = problem(&node_class(&format!("{ALIAS}{spec}")));
         assert!(found.starts_with("error") && found.contains(expected), "{spec}\n{found}");
+    }
+}
+
+/// Returns the text of `networkInterfaces` with these cards, devices and types.
+fn interfaces(list: &[(i32, i32, &str)]) -> String {
+    let item = |(card, device, kind): &(i32, i32, &str)| {
+        format!("{{networkCardIndex: {card}, deviceIndex: {device}, interfaceType: {kind}}}")
+    };
+    let items: Vec<String> = list.iter().map(item).collect();
+    format!("  networkInterfaces: [{}]\n", items.join(", "))
+}
+
+#[test]
+fn network_interfaces_and_prefixes_are_read() {
+    let list = [(0, 0, "interface"), (0, 1, "efa-only"), (1, 1, "efa-only")];
+    let text = node_class(&format!("{ALIAS}{}  ipPrefixCount: 2\n", interfaces(&list)));
+    let class = clean(&text).node_classes["c"].clone();
+    let interface = |card: i32, device: i32, efa_only| NetworkInterface { card, device, efa_only };
+    let settings = &class.instance_settings;
+    assert_eq!(
+        settings.network_interfaces,
+        [interface(0, 0, false), interface(0, 1, true), interface(1, 1, true)]
+    );
+    assert_eq!((settings.ip_prefix_count, class.interfaces()), (Some(2), 3));
+    assert_eq!(class.efa, EfaInterfaces::Declared(EfaCount { all: 2, on_default_card: 1 }));
+    for text in ["", "  networkInterfaces: []\n"] {
+        let class = clean(&node_class(&format!("{ALIAS}{text}"))).node_classes["c"].clone();
+        assert_eq!((class.efa, class.interfaces()), (EfaInterfaces::Absent, 1), "{text}");
+    }
+}
+
+#[test]
+fn network_interfaces_that_karpenter_refuses_are_errors() {
+    let primary = (0, 0, "interface");
+    let many: Vec<_> = (0..151).map(|device| (0, device, "interface")).collect();
+    for (list, expected) in [
+        (&[(0, 0, "efa-only")][..], "has no primary interface; add networkCardIndex: 0"),
+        (&[(0, 1, "interface")], "`spec.networkInterfaces` has no primary interface"),
+        (&[primary, primary], "`spec.networkInterfaces[1]` repeats device 0 of network card 0"),
+        (
+            &[primary, (1, 0, "efa-only"), (1, 1, "efa-only")],
+            "a second EFA interface of network card 1",
+        ),
+        (&[primary, (-1, 0, "interface")], "is -1, below 0"),
+        (&[primary, (0, 1, "efa")], "is `efa`, not one of interface, efa-only"),
+        (&many[..], "lists 151 interfaces, more than 150"),
+    ] {
+        let found = problem(&node_class(&format!("{ALIAS}{}", interfaces(list))));
+        assert!(found.starts_with("error") && found.contains(expected), "{found}");
+    }
+    let public = "  associatePublicIPAddress: true\n";
+    let two = interfaces(&[primary, (0, 1, "interface")]);
+    let found = problem(&node_class(&format!("{ALIAS}{two}{public}")));
+    assert!(
+        found.contains("has several interfaces beside `associatePublicIPAddress: true`"),
+        "{found}"
+    );
+    clean(&node_class(&format!("{ALIAS}{}{public}", interfaces(&[primary]))));
+    let part = "  networkInterfaces: [{networkCardIndex: 0, interfaceType: interface}]\n";
+    let found = problem(&node_class(&format!("{ALIAS}{part}")));
+    assert!(found.contains("`spec.networkInterfaces[0]` has no `deviceIndex`"), "{found}");
+    let found = problem(&node_class(&format!("{ALIAS}  ipPrefixCount: -1\n")));
+    assert!(found.contains("`spec.ipPrefixCount` is -1, below 0"), "{found}");
+}
+
+#[test]
+fn placement_group_is_selected_by_name_or_id() {
+    let selected = |selector: &str| {
+        let text = node_class(&format!("{ALIAS}  placementGroupSelector: {selector}\n"));
+        clean(&text).node_classes["c"].instance_settings.placement_group.clone()
+    };
+    let (name, id) = ("web".to_owned(), "pg-0a1".to_owned());
+    assert_eq!(selected("{name: web}"), Some(PlacementGroupSelector::Name(name)));
+    assert_eq!(selected("{id: pg-0a1}"), Some(PlacementGroupSelector::Id(id)));
+    for (selector, expected) in [
+        ("{}", "selects nothing; state name or id"),
+        ("{name: web, id: pg-1}", "has both `name` and `id`"),
+        ("{id: web}", "`spec.placementGroupSelector.id` is `web`, not the id of a placement group"),
+        ("{name: \"\"}", "`spec.placementGroupSelector.name`"),
+    ] {
+        let text = node_class(&format!("{ALIAS}  placementGroupSelector: {selector}\n"));
+        let found = problem(&text);
+        assert!(found.starts_with("error") && found.contains(expected), "{found}");
     }
 }
 
