@@ -13,7 +13,6 @@ mod candidate_sets;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::disruption_budget::DisruptionBudgets;
 use super::existing_node::ExistingNode;
 use super::layout::{Layout, PodsByClass};
 use super::node_disposition::NodeDisposition;
