@@ -43,6 +43,7 @@ mod packing_model;
 mod parallel;
 mod pending_instances;
 mod placement_lookup;
+mod pod_ranks;
 mod pod_variants;
 mod pool_weights;
 mod priced_packing;

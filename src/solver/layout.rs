@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::consolidate::price_or_minimum;
-use super::greedy_packing::{LookAhead, Packing, PodRanks, pack_greedily, pack_most_pods};
+use super::greedy_packing::{LookAhead, Packing, pack_greedily, pack_most_pods};
 use super::limits::RemainingLimits;
 use super::node_packing::NodePacking;
 pub(super) use super::node_packing::PodsByClass;
+use super::pod_ranks::PodRanks;
 use super::priced_packing::{pack_by_prices, pack_by_prices_thoroughly};
 use super::problem::Problem;
 use crate::model::units::MicroUsd;

@@ -40,6 +40,7 @@ pub(super) fn lower_bound(model: &PackingModel, mut placed: Vec<u32>, proof: Pro
 
 /// Dual prices of the planned pods of a problem. They bound the price of new nodes for any part of
 /// these pods.
+#[derive(Debug)]
 pub(super) struct DualPrices {
     /// Dual price of one pod of each class, in 2^-20 micro-USD per hour.
     by_class: Vec<i64>,
@@ -61,9 +62,8 @@ impl DualPrices {
     }
 
     /// Returns a lower bound on the price of new nodes for `pods` by class.
-    pub(super) fn bound(&self, pods: impl Iterator<Item = u32>) -> MicroUsd {
-        let pods: Vec<u32> = pods.collect();
-        MicroUsd(dual_bound(&self.by_class, &pods))
+    pub(super) fn bound(&self, pods: &[u32]) -> MicroUsd {
+        MicroUsd(dual_bound(&self.by_class, pods))
     }
 }
 

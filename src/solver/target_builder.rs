@@ -1,17 +1,20 @@
 //! Builds the target: converts counts by class back to workloads and concrete nodes.
 
+mod launch_options;
+
 use std::collections::{BTreeMap, BTreeSet};
+
+use launch_options::{NodeOptions, OfferOrder};
 
 use super::alternatives::AlternativeCandidates;
 use super::disruption_budget::DisruptionBudgets;
 use super::existing_node::ExistingNode;
-use super::greedy_packing::PackedNode;
 use super::layout::PodsByClass;
 use super::limits::RemainingLimits;
 use super::node_disposition::NodeDisposition;
 use super::offer::Offer;
 use super::offer_admission::OfferAdmission;
-use super::packing_model::{OfferClass, PackingModel, ResourceVector};
+use super::packing_model::PackingModel;
 use super::problem::Placements;
 use super::replacement::{ReplacementBatch, ReplacementBatches, ReplacementInput};
 use super::scheduling_runs::occupied_nodes;
@@ -21,8 +24,8 @@ use super::target_fleet::{Launch, NewNode, NodeRef, Retire};
 use super::topology::TiedKeys;
 use super::{Input, Settings, alternatives, auto_scaling_groups, min_values};
 use crate::demand::PodGroup;
-use crate::model::ids::{InstanceTypeName, LabelKey, NodeName, PoolName, workload_key};
-use crate::model::reason::{BlockReason, KeepReason, LaunchReason, Rejection, RetireReason};
+use crate::model::ids::{LabelKey, NodeName, PoolName, workload_key};
+use crate::model::reason::{BlockReason, KeepReason, LaunchReason, RetireReason};
 use crate::model::units::MicroUsd;
 
 pub(super) struct TargetBuilder<'a> {
@@ -38,24 +41,6 @@ pub(super) struct TargetBuilder<'a> {
     pub settings: &'a Settings,
 }
 
-/// Alternatives of a node, and the types that it does not use.
-struct NodeOptions<'a> {
-    /// Offers that hold the same pods, the cheapest first.
-    candidates: Vec<&'a Offer>,
-    /// Offer classes that hold the same pods and cost no less.
-    no_cheaper: Vec<usize>,
-    /// Instance types that are rejected for another reason than their price.
-    rejected: Vec<Rejection>,
-}
-
-/// Instance types without an offering that holds the pods of a node.
-struct UnfitTypes<'a> {
-    /// Types whose offerings are too small, as far as the rules of the pods allow them.
-    too_small: BTreeSet<&'a InstanceTypeName>,
-    /// Types whose offerings the rules of the pods all exclude.
-    not_allowed: BTreeSet<&'a InstanceTypeName>,
-}
-
 /// Placements of each group, and its unschedulable pods.
 pub(super) struct PodPlacements {
     pub by_group: Placements,
@@ -67,6 +52,7 @@ impl TargetBuilder<'_> {
     pub(super) fn launches(&self) -> Vec<Launch> {
         let fleet = &self.outcome.fleet;
         let limits = self.limits();
+        let order = OfferOrder::new(self.offers);
         let mut memo: BTreeMap<(usize, &PodsByClass), NodeOptions> = BTreeMap::new();
         let mut launches = Vec::with_capacity(fleet.offers.len());
         let pods_on_launch = pods_by_launch(&fleet.placements, fleet.offers.len());
@@ -79,8 +65,9 @@ impl TargetBuilder<'_> {
             // EC2 may launch an alternative of every node at once. `minValues` demands its
             // alternatives regardless.
             let together = if demands.is_empty() { self.launches_of(&new.pool) } else { 1 };
-            let options =
-                memo.entry(key).or_insert_with(|| self.node_options(node, &limits, together));
+            let options = memo
+                .entry(key)
+                .or_insert_with(|| self.node_options(node, &order, &limits, together));
             // Alternatives must stay in the topology domains that inter-pod rules tie the pods to.
             let packed = node.pods.keys().flat_map(|class| self.model.classes[*class].groups());
             // The scheduling simulation may place other pods there than the packing.
@@ -91,7 +78,7 @@ impl TargetBuilder<'_> {
                 AlternativeCandidates { offers: &options.candidates, tied_keys: &tied_keys };
             alternatives::choose_alternatives(&mut new, &candidates, &demands);
             let reason = LaunchReason::Demand { pods: BTreeMap::new() };
-            let rejected = self.rejections(options, &new);
+            let rejected = self.rejections(options, &order, &new);
             launches.push(Launch { node: new, reason, batch: None, rejected });
         }
         let share = OfferingShare::new(self.input.desired);
@@ -117,133 +104,6 @@ impl TargetBuilder<'_> {
             limits.add_node(node.offer_class);
         }
         limits
-    }
-
-    /// Returns the alternative offers for `node`, and the rejected offer classes with their
-    /// reasons. The limits hold if as many nodes as `together` launch an alternative.
-    fn node_options(
-        &self,
-        node: &PackedNode,
-        limits: &RemainingLimits,
-        together: i64,
-    ) -> NodeOptions<'_> {
-        let selected = &self.model.offer_classes[node.offer_class];
-        let (mut candidates, mut no_cheaper) = (Vec::new(), Vec::new());
-        let (mut too_tight, mut used_up) = (BTreeSet::new(), BTreeSet::new());
-        let requested = self.total_requests(node);
-        for (index, offer_class) in self.model.offer_classes.iter().enumerate() {
-            if offer_class.pool != selected.pool {
-                continue;
-            }
-            let kind = &self.offers[offer_class.offers[0]].node.instance_type;
-            if !holds(offer_class, node, &requested) {
-                continue;
-            }
-            if offer_class.is_reserved {
-                if !selected.is_reserved {
-                    used_up.insert(kind);
-                }
-                continue;
-            }
-            if limits.allows_swap(node.offer_class, index)
-                && limits.allows_swaps(node.offer_class, index, together)
-            {
-                candidates.extend(offer_class.offers.iter().map(|i| &self.offers[*i]));
-            }
-            if offer_class.price < selected.price {
-                too_tight.insert(kind);
-            } else if index != node.offer_class {
-                no_cheaper.push(index);
-            }
-        }
-        candidates
-            .sort_by_key(|offer| (offer.node.price, &offer.node.instance_type, &offer.node.zone));
-        let UnfitTypes { too_small, not_allowed } = self.unfit_types(node, &requested);
-        let rejected = [
-            (
-                "too-tight",
-                "cheaper, but kube-scheduler would leave pods unschedulable on them",
-                too_tight,
-            ),
-            ("too-small", "cannot hold these pods on one node", too_small),
-            ("not-allowed", "rules of these pods exclude them", not_allowed),
-            ("reservation-full", "of a capacity reservation, which this plan uses up", used_up),
-        ];
-        let rejected = rejected.into_iter().filter(|(.., types)| !types.is_empty());
-        let rejected = rejected.map(|(reason, detail, types)| Rejection {
-            reason: reason.to_owned(),
-            detail: detail.to_owned(),
-            count: u32::try_from(types.len()).unwrap_or(u32::MAX),
-        });
-        NodeOptions { candidates, no_cheaper, rejected: rejected.collect() }
-    }
-
-    /// Returns the instance types of the pool without an offering that holds the pods of `node`.
-    fn unfit_types(&self, node: &PackedNode, requested: &[i64]) -> UnfitTypes<'_> {
-        let selected = &self.model.offer_classes[node.offer_class];
-        let kind = |class: &OfferClass| &self.offers[class.offers[0]].node.instance_type;
-        let mut fitting = BTreeSet::from([kind(selected)]);
-        let (mut too_small, mut not_allowed) = (BTreeSet::new(), BTreeSet::new());
-        let classes = self.model.offer_classes.iter().filter(|class| class.pool == selected.pool);
-        for class in classes {
-            let types = match (self.allows(class, node), has_room(class, requested)) {
-                (true, true) => &mut fitting,
-                (true, false) => &mut too_small,
-                (false, _) => &mut not_allowed,
-            };
-            types.insert(kind(class));
-        }
-        not_allowed.retain(|kind| !fitting.contains(kind) && !too_small.contains(kind));
-        too_small.retain(|kind| !fitting.contains(kind));
-        UnfitTypes { too_small, not_allowed }
-    }
-
-    /// Returns true if node selectors, node affinity and tolerations of all pods of `node` admit
-    /// them to nodes of this offer class.
-    fn allows(&self, offer_class: &OfferClass, node: &PackedNode) -> bool {
-        let offer = offer_class.offers[0];
-        let mut groups = node.pods.keys().flat_map(|class| self.model.classes[*class].groups());
-        groups.all(|group| self.admission.of_group(group)[offer])
-    }
-
-    /// Returns the instance types that `node` does not use, with the reasons. Its own type and those
-    /// of its alternatives are not among the types that cost no less.
-    fn rejections(&self, options: &NodeOptions<'_>, node: &NewNode) -> Vec<Rejection> {
-        let alternatives = node.alternatives.iter();
-        let mut used: BTreeSet<_> =
-            alternatives.map(|other| (&other.instance_type, other.capacity_type)).collect();
-        used.insert((&node.instance_type, node.capacity_type));
-        let (mut equal, mut dearer) = (BTreeMap::new(), BTreeMap::new());
-        for index in &options.no_cheaper {
-            let other = &self.offers[self.model.offer_classes[*index].offers[0]].node;
-            if used.contains(&(&other.instance_type, other.capacity_type)) {
-                continue;
-            }
-            let of_price = if other.price == node.price { &mut equal } else { &mut dearer };
-            let least = of_price.entry(&other.instance_type).or_insert(other.price);
-            *least = other.price.min(*least);
-        }
-        dearer.retain(|kind, _| !equal.contains_key(kind));
-        let of_price = [("no-cheaper", equal), ("dearer", dearer)];
-        let of_price = of_price.into_iter().filter_map(|(reason, types)| {
-            let (kind, price) = types.iter().min_by_key(|(kind, price)| (**price, **kind))?;
-            Some(Rejection {
-                reason: reason.to_owned(),
-                detail: format!("holds the same pods, from {kind} at ${}/h", price.rounded(4)),
-                count: u32::try_from(types.len()).unwrap_or(u32::MAX),
-            })
-        });
-        of_price.chain(options.rejected.iter().cloned()).collect()
-    }
-
-    fn total_requests(&self, node: &PackedNode) -> ResourceVector {
-        let mut requested = vec![0_i64; self.model.offer_classes[node.offer_class].room.len()];
-        for (class, count) in &node.pods {
-            for (sum, request) in requested.iter_mut().zip(&self.model.classes[*class].requests) {
-                *sum = sum.saturating_add(request.saturating_mul(i64::from(*count)));
-            }
-        }
-        requested
     }
 
     /// Returns the placements and the unschedulable pods of each group.
@@ -482,18 +342,6 @@ impl TargetBuilder<'_> {
         }
         named
     }
-}
-
-/// Returns true if a node of this offer class has room for `requested` and admits the pods of
-/// `node`.
-fn holds(offer_class: &OfferClass, node: &PackedNode, requested: &[i64]) -> bool {
-    has_room(offer_class, requested) && node.pods.keys().all(|class| offer_class.admits[*class])
-}
-
-/// Returns true if a node of this offer class has room for `requested`.
-fn has_room(offer_class: &OfferClass, requested: &[i64]) -> bool {
-    let mut amounts = requested.iter().zip(&offer_class.room);
-    amounts.all(|(requested, room)| *requested <= 0 || requested <= room)
 }
 
 /// Returns for each launch the groups on it, each with its pod count.
