@@ -34,8 +34,6 @@ pub(super) struct PodClass {
     pub group_counts: Vec<(usize, u32)>,
     /// Required node labels of their domains.
     pub within: Requirements,
-    /// Labels of further nodes that may receive the pods, once their own nodes are removed.
-    pub refuge: Option<Requirements>,
     /// Indices of the node rules that apply, each with the side of the class.
     pub rules: Vec<(usize, RuleSide)>,
     /// True if all of these pods must share one node.
@@ -218,15 +216,6 @@ impl PackingModel {
         classes.into_iter().find(|class| is_within(&self.classes[*class].within, labels))
     }
 
-    /// Returns the class of a pod of `group` that may move to a node with these labels.
-    pub(super) fn moving_class_of(&self, group: usize, labels: &Labels) -> Option<usize> {
-        let is_refuge = |class: &usize| {
-            let refuge = self.classes[*class].refuge.as_ref();
-            refuge.is_some_and(|refuge| is_within(refuge, labels))
-        };
-        self.classes_of_group[group].iter().copied().find(is_refuge)
-    }
-
     /// Returns the price of a node per hour, in nano-USD, plus the penalty for unmet preferences of
     /// its pods.
     pub(super) fn effective_cost(&self, offer_class: usize, pods: &BTreeMap<usize, u32>) -> i128 {
@@ -330,7 +319,6 @@ fn pod_classes(
             .map(|domain_share| (domain_share.group, domain_share.planned))
             .collect(),
         within: key.admission_key.within.clone(),
-        refuge: key.admission_key.refuge.cloned(),
         rules: key.rules,
         is_colocated: key.together.is_some(),
         companions: Vec::new(),

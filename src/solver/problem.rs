@@ -236,7 +236,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Returns the class of the group's pods on a node: the class of the node's topology domains,
-    /// the class that may move there, or the first class if the scheduler chose another domain.
+    /// or the first class if the scheduler chose another domain.
     pub(super) fn class_at(
         &self,
         group: usize,
@@ -248,9 +248,7 @@ impl<'a> Problem<'a> {
             NodeRef::Launch(node) => &self.offers[offers[*node]].node.labels,
         };
         let model = self.model;
-        let class = model.pod_class_of(group, labels);
-        let class = class.or_else(|| model.moving_class_of(group, labels));
-        class.or_else(|| model.classes_of_group[group].first().copied())
+        model.pod_class_of(group, labels).or_else(|| model.classes_of_group[group].first().copied())
     }
 
     /// Returns the nodes to drain, with their running pods.

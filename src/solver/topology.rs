@@ -61,18 +61,8 @@ pub(super) struct DomainShare {
     pub group: usize,
     /// Required node labels, in addition to the requirements of the pods.
     pub within: Requirements,
-    /// Labels of further nodes that may receive the pods, once their own nodes are removed.
-    pub refuge: Option<Requirements>,
     /// Number of planned pods.
     pub planned: u32,
-}
-
-impl DomainShare {
-    /// Returns true if a node with these labels may receive the pods.
-    pub(super) fn admits(&self, labels: &Labels) -> bool {
-        let refuge = self.refuge.as_ref();
-        is_within(&self.within, labels) || refuge.is_some_and(|refuge| is_within(refuge, labels))
-    }
 }
 
 /// A rule for the pods of one node. Members are indices of groups.
@@ -125,7 +115,6 @@ impl TopologyAssignment {
         let shares = shares.map(|(group, members)| DomainShare {
             group,
             within: Requirements::default(),
-            refuge: None,
             planned: members.counts.planned,
         });
         Self { domain_shares: shares.collect(), ..Self::default() }

@@ -13,7 +13,7 @@ use crate::solver::existing_node::ExistingNode;
 use crate::solver::offer::{admits, runs_daemon};
 use crate::solver::offer_admission::OfferAdmission;
 use crate::solver::target_fleet::NewNode;
-use crate::solver::topology::{DomainShare, host_ports_conflict};
+use crate::solver::topology::{DomainShare, host_ports_conflict, is_within};
 
 /// The properties of a pod that decide which nodes admit it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,15 +22,13 @@ pub(super) struct PodAdmissionKey<'a> {
     tolerations: &'a [Toleration],
     ports: &'a [HostPort],
     pub(super) within: &'a Requirements,
-    pub(super) refuge: Option<&'a Requirements>,
 }
 
 impl<'a> PodAdmissionKey<'a> {
     pub(super) fn new(groups: &'a [PodGroup], domain_share: &'a DomainShare) -> Self {
         let shape: &PodShape = &groups[domain_share.group].shape;
         let (nodes, tolerations) = (&shape.nodes, shape.tolerations.as_slice());
-        let DomainShare { within, refuge, .. } = domain_share;
-        Self { nodes, tolerations, ports: &shape.host_ports, within, refuge: refuge.as_ref() }
+        Self { nodes, tolerations, ports: &shape.host_ports, within: &domain_share.within }
     }
 }
 
@@ -45,8 +43,9 @@ pub(super) struct AdmissionTable<'a> {
 
 /// Pods with the same key.
 struct KeyedPods<'a> {
+    group: usize,
     shape: &'a PodShape,
-    share: &'a DomainShare,
+    within: &'a Requirements,
 }
 
 /// Admission of each key to one node.
@@ -69,8 +68,8 @@ impl<'a> AdmissionTable<'a> {
                 admissions.index.entry(PodAdmissionKey::new(groups, domain_share))
             {
                 vacant.insert(admissions.keys.len());
-                let shape: &PodShape = &groups[domain_share.group].shape;
-                admissions.keys.push(KeyedPods { shape, share: domain_share });
+                let (group, within) = (domain_share.group, &domain_share.within);
+                admissions.keys.push(KeyedPods { group, shape: &groups[group].shape, within });
             }
         }
         admissions
@@ -83,7 +82,7 @@ impl<'a> AdmissionTable<'a> {
 
     /// Returns the admission of each key to the nodes of an offer.
     pub(super) fn of_offer(&self, offer: usize, node: &NewNode) -> NodeAdmission {
-        let admitted = |pods: &KeyedPods| self.offers.of_group(pods.share.group)[offer];
+        let admitted = |pods: &KeyedPods| self.offers.of_group(pods.group)[offer];
         self.admission_of(&node.labels, &node.taints, &node.allocatable, admitted)
     }
 
@@ -109,7 +108,7 @@ impl<'a> AdmissionTable<'a> {
             let clash =
                 |port: &HostPort| bound_ports.iter().any(|bound| host_ports_conflict(port, bound));
             is_selected(pods)
-                && pods.share.admits(labels)
+                && is_within(pods.within, labels)
                 && !pods.shape.host_ports.iter().any(clash)
         };
         let unmet = |pods: &KeyedPods| preference_penalty(pods.shape, labels, taints);

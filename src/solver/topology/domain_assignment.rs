@@ -8,7 +8,6 @@
 mod anchors;
 mod free_room;
 mod quotas;
-mod refuge;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,16 +16,15 @@ use super::domain_counts::{DomainCounts, PodsByDomain};
 use super::inter_pod_terms::{InterPodTerm, TermKind};
 use super::{DomainShare, TopologyInput, is_placeable};
 use crate::demand::NodeChoice;
-use crate::model::ids::{LabelKey, LabelValue, Labels};
+use crate::model::ids::{LabelKey, LabelValue, Labels, workload_key};
 use crate::model::pod::{Toleration, untolerated};
 use crate::model::requirement::{LabelSet, Requirements, ValueSet};
 use crate::model::units::{MicroUsd, Resources};
 use crate::solver::existing_node::ExistingNode;
 use crate::solver::offer::{Offer, admits};
 use crate::solver::problem::FollowedPods;
-use free_room::{awaited_pods, free_resources, only_domain};
+use free_room::{free_resources, only_domain};
 use quotas::{fill_evenly, take_quotas};
-use refuge::{Refuge, shared_groups};
 
 /// Pods of a group, with the node requirements assigned so far.
 struct DomainSlice {
@@ -52,15 +50,11 @@ pub(super) struct DomainAssigner<'a> {
     own: BTreeMap<usize, Vec<usize>>,
     /// Anti-affinity terms that select each group.
     repelled_by: BTreeMap<usize, Vec<usize>>,
-    /// Groups that rules of other groups select too.
-    shared: BTreeSet<usize>,
     /// Pods by key and domain, both running and assigned.
     domain_counts: DomainCounts,
     /// For each key, the offers that admit pods with the same admission key.
     offered: BTreeMap<LabelKey, BTreeMap<AdmissionKey<'a>, OffersByDomain>>,
     slices: BTreeMap<usize, Vec<DomainSlice>>,
-    /// Where the running pods of a group in one domain may go if their node is removed.
-    refuges: BTreeMap<usize, Refuge>,
     /// For each group, the pods that the last plan places and that do not run yet, by existing node.
     awaited: Vec<BTreeMap<usize, u32>>,
     /// Free resources of each existing node, less those for the pods assigned so far.
@@ -77,21 +71,11 @@ impl<'a> DomainAssigner<'a> {
             }
         }
         let domain_counts = DomainCounts::new(input.groups.len(), terms);
+        let (offered, slices) = (BTreeMap::new(), BTreeMap::new());
         let awaited = awaited_pods(input);
         let free = free_resources(input, terms, &awaited);
-        let mut domains = Self {
-            input,
-            terms,
-            own,
-            repelled_by,
-            shared: shared_groups(terms),
-            domain_counts,
-            offered: BTreeMap::new(),
-            slices: BTreeMap::new(),
-            refuges: BTreeMap::new(),
-            awaited,
-            free,
-        };
+        let mut domains =
+            Self { input, terms, own, repelled_by, domain_counts, offered, slices, awaited, free };
         domains.count_running();
         domains
     }
@@ -115,12 +99,7 @@ impl<'a> DomainAssigner<'a> {
         for (group, members) in groups.filter(|(_, group)| is_placeable(group)) {
             let whole = || vec![DomainSlice::unrestricted(members.counts.planned)];
             let slices = self.slices.remove(&group).unwrap_or_else(whole);
-            let refuge = self.refuges.remove(&group);
-            let share = |DomainSlice { within, planned }| {
-                let refuge = refuge.as_ref().filter(|refuge| refuge.home == within);
-                let refuge = refuge.map(|refuge| refuge.elsewhere.clone());
-                DomainShare { group, within, refuge, planned }
-            };
+            let share = |DomainSlice { within, planned }| DomainShare { group, within, planned };
             shares.extend(slices.into_iter().filter(|slice| slice.planned > 0).map(share));
         }
         shares
@@ -198,7 +177,6 @@ impl<'a> DomainAssigner<'a> {
         let keys: BTreeSet<LabelKey> =
             own.iter().chain(&repelling).map(|r| self.terms[*r].key.clone()).collect();
         let mut slices = vec![DomainSlice::unrestricted(self.input.groups[group].counts.planned)];
-        let mut tasks = Vec::new();
         for key in keys {
             let on_key = |list: &[usize]| -> Vec<&'a InterPodTerm> {
                 let here = list.iter().map(|term| &self.terms[*term]);
@@ -212,13 +190,9 @@ impl<'a> DomainAssigner<'a> {
                 decided.extend(self.split(&task, slice, &mut quotas));
             }
             slices = decided;
-            tasks.push(task);
         }
         self.take_room(group, &slices);
         self.slices.insert(group, slices);
-        if let [only] = tasks.as_slice() {
-            self.record_refuge(only);
-        }
     }
 
     /// Assigns the pods of one slice to domains of one key, those with a quota first.
@@ -442,6 +416,43 @@ impl<'a> DomainAssigner<'a> {
         });
         spread.collect()
     }
+}
+
+/// Returns, for each group, the pods that the last plan places and that do not run yet, by existing
+/// node. Groups of one workload share its pods, each on the nodes that admit it.
+fn awaited_pods(input: TopologyInput) -> Vec<BTreeMap<usize, u32>> {
+    let TopologyInput { groups, existing, .. } = input;
+    let mut awaited = vec![BTreeMap::new(); groups.len()];
+    if existing.iter().all(|node| node.planned_pods.is_empty()) {
+        return awaited;
+    }
+    let mut of_workload: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, group) in groups.iter().enumerate() {
+        of_workload.entry(workload_key(&group.workload)).or_default().push(index);
+    }
+    let pending = groups.iter().map(|group| {
+        let running: u32 = group.running.values().sum();
+        group.counts.planned.saturating_sub(running)
+    });
+    let mut pending: Vec<u32> = pending.collect();
+    for (index, node) in existing.iter().enumerate() {
+        for (workload, planned) in &node.planned_pods {
+            let Some(of_workload) = of_workload.get(workload) else { continue };
+            let on = |group: &usize| groups[*group].running.get(&node.name).copied().unwrap_or(0);
+            let running: u32 = of_workload.iter().map(on).sum();
+            let mut left = planned.saturating_sub(running);
+            for group in of_workload {
+                let shape = &groups[*group].shape;
+                let count = left.min(pending[*group]);
+                if count > 0 && admits(shape, &node.labels, &node.taints) {
+                    left -= count;
+                    pending[*group] -= count;
+                    awaited[*group].insert(index, count);
+                }
+            }
+        }
+    }
+    awaited
 }
 
 /// One group and one topology key.

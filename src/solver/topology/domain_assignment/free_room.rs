@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::{AssignmentTask, DomainAssigner, DomainSlice, InterPodTerm, TopologyInput, is_within};
 use crate::demand::PodShape;
-use crate::model::ids::{LabelKey, LabelValue, NodeName, workload_key};
+use crate::model::ids::{LabelKey, LabelValue, NodeName};
 use crate::model::pod::WhenUnsatisfiable;
 use crate::model::requirement::{Requirements, key};
 use crate::model::units::{MicroUsd, Resources};
@@ -164,41 +164,4 @@ fn is_one_per_node(shape: &PodShape) -> bool {
             rule.when_unsatisfiable == WhenUnsatisfiable::DoNotSchedule
                 && is_host(&rule.topology_key)
         })
-}
-
-/// Returns, for each group, the pods that the last plan places and that do not run yet, by existing
-/// node. Groups of one workload share its pods, each on the nodes that admit it.
-pub(super) fn awaited_pods(input: TopologyInput) -> Vec<BTreeMap<usize, u32>> {
-    let TopologyInput { groups, existing, .. } = input;
-    let mut awaited = vec![BTreeMap::new(); groups.len()];
-    if existing.iter().all(|node| node.planned_pods.is_empty()) {
-        return awaited;
-    }
-    let mut of_workload: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for (index, group) in groups.iter().enumerate() {
-        of_workload.entry(workload_key(&group.workload)).or_default().push(index);
-    }
-    let pending = groups.iter().map(|group| {
-        let running: u32 = group.running.values().sum();
-        group.counts.planned.saturating_sub(running)
-    });
-    let mut pending: Vec<u32> = pending.collect();
-    for (index, node) in existing.iter().enumerate() {
-        for (workload, planned) in &node.planned_pods {
-            let Some(of_workload) = of_workload.get(workload) else { continue };
-            let on = |group: &usize| groups[*group].running.get(&node.name).copied().unwrap_or(0);
-            let running: u32 = of_workload.iter().map(on).sum();
-            let mut left = planned.saturating_sub(running);
-            for group in of_workload {
-                let shape = &groups[*group].shape;
-                let count = left.min(pending[*group]);
-                if count > 0 && admits(shape, &node.labels, &node.taints) {
-                    left -= count;
-                    pending[*group] -= count;
-                    awaited[*group].insert(index, count);
-                }
-            }
-        }
-    }
-    awaited
 }
