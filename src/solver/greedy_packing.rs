@@ -10,7 +10,6 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::limits::RemainingLimits;
-use super::lower_bound::DualPrices;
 use super::node_packing::{NodePacking, PodSet};
 use super::packing_model::PackingModel;
 use super::pod_ranks::PodRanks;
@@ -116,9 +115,6 @@ fn pack(
     weights.sort_unstable_by(|a, b| b.cmp(a));
     weights.dedup();
     let work = Cell::new(0);
-    // The dual prices are those of the planned pods at most.
-    let is_planned = wanted.iter().zip(&model.classes).all(|(n, class)| *n <= class.planned);
-    let prices = (ranks.is_none() && is_planned).then(|| model.dual_prices());
     for weight in weights {
         if packing.left_over() == 0 {
             break;
@@ -135,7 +131,6 @@ fn pack(
             ahead,
             work: &work,
             ranks,
-            prices,
         };
         tier.run(&mut packing);
         limits = tier.limits;
@@ -188,19 +183,6 @@ struct WeightTier<'a> {
     work: &'a Cell<u64>,
     /// Values of the pods other than those of the model.
     ranks: Option<&'a PodRanks>,
-    /// Bound the price of nodes for remaining pods.
-    prices: Option<&'a DualPrices>,
-}
-
-/// A node that a look-ahead opens next.
-struct NextNode {
-    /// Order of its offer class.
-    index: usize,
-    node: PackedNode,
-    /// Pods that remain, by class.
-    rest: Vec<u32>,
-    /// No packing that opens this node next costs less.
-    cost_min: i128,
 }
 
 impl WeightTier<'_> {
@@ -449,55 +431,24 @@ impl WeightTier<'_> {
         if work > self.ahead.step_max || self.is_exhausted() {
             return None;
         }
-        let nexts = self.allowed(candidates).enumerate().take_while(|_| !self.is_exhausted());
-        let mut nexts: Vec<NextNode> =
-            nexts.filter_map(|(index, class)| self.next_node(index, class, left)).collect();
-        nexts.sort_by_key(|next| (next.cost_min, next.index));
-        let mut best: Option<((Vec<u64>, i128, usize), NextNode)> = None;
-        for next in nexts {
-            let is_beaten = best.as_ref().is_some_and(|((left, cost, _), _)| {
-                left.iter().all(|pods| *pods == 0) && next.cost_min > *cost
-            });
-            // Some candidates alone say nothing about the rest.
-            if self.is_exhausted() {
-                return None;
-            }
-            if is_beaten {
-                continue;
-            }
-            let end = self.end_after(candidates, &next);
-            if best.as_ref().is_none_or(|(least, by)| (&end, next.index) < (least, by.index)) {
-                best = Some((end, next));
-            }
-        }
-        best.filter(|_| !self.is_exhausted()).map(|(_, next)| next.node)
-    }
-
-    /// Fills a node of an offer class. Returns `None` if it holds none of the pods.
-    fn next_node(&self, index: usize, offer_class: usize, left: &[u32]) -> Option<NextNode> {
-        let node = self.best_fill(offer_class, left)?;
-        let mut rest = left.to_vec();
-        node.pods.iter().for_each(|(class, count)| rest[*class] -= count);
-        let cost_min = self.prices.map_or(0, |prices| {
-            self.cheapest_class(&node).map_or(self.cost(&node), |(_, cost)| cost)
-                + i128::from(prices.bound(&rest).0) * 1000
+        let ends = self.allowed(candidates).take_while(|_| !self.is_exhausted());
+        let ends = ends.filter_map(|class| {
+            let next = self.best_fill(class, left)?;
+            let mut rest = left.to_vec();
+            let mut limits = self.limits.clone();
+            limits.add_node(class);
+            next.pods.iter().for_each(|(class, count)| rest[*class] -= count);
+            let (undominated, all) = (Vec::new(), self.all.clone());
+            let mut tier = WeightTier { undominated, all, limits, ..*self };
+            let mut new_nodes = vec![next.clone()];
+            tier.greedy(candidates, &mut rest, &mut new_nodes, 0);
+            tier.downsize(&mut new_nodes);
+            let price: i128 = new_nodes.iter().map(|node| self.cost(node)).sum();
+            Some(((self.count_left(&rest), price, new_nodes.len()), next))
         });
-        Some(NextNode { index, node, rest, cost_min })
-    }
-
-    /// Packs the pods that remain after a node without look-ahead. Returns the pods that remain at the
-    /// end, the cost, and the number of nodes.
-    fn end_after(&self, candidates: &[usize], next: &NextNode) -> (Vec<u64>, i128, usize) {
-        let mut rest = next.rest.clone();
-        let mut limits = self.limits.clone();
-        limits.add_node(next.node.offer_class);
-        let (undominated, all) = (Vec::new(), self.all.clone());
-        let mut tier = WeightTier { undominated, all, limits, ..*self };
-        let mut new_nodes = vec![next.node.clone()];
-        tier.greedy(candidates, &mut rest, &mut new_nodes, 0);
-        tier.downsize(&mut new_nodes);
-        let cost: i128 = new_nodes.iter().map(|node| self.cost(node)).sum();
-        (self.count_left(&rest), cost, new_nodes.len())
+        let best = ends.reduce(|a, b| if b.0 < a.0 { b } else { a }).map(|(_, next)| next);
+        // Some candidates alone say nothing about the rest.
+        best.filter(|_| !self.is_exhausted())
     }
 
     /// Opens `node`. With `many`, repeats it while the remaining pods fill it. Returns the total
@@ -530,28 +481,24 @@ impl WeightTier<'_> {
     /// Changes each node to the cheapest offer class that holds its pods.
     fn downsize(&mut self, new_nodes: &mut [PackedNode]) {
         for node in new_nodes {
-            if let Some((offer_class, _)) = self.cheapest_class(node) {
+            let outlay = self.cost(node);
+            let is_cheaper = |c: &&usize| {
+                self.model.offer_classes[**c].price
+                    < self.model.offer_classes[node.offer_class].price
+            };
+            let allowed = |c: &&usize| self.limits.allows_swap(node.offer_class, **c);
+            let cheaper = self.all.iter().take_while(|c| is_cheaper(c)).filter(allowed);
+            let pods = PodSet::new(self.model, &node.pods);
+            let saves = |c: &usize| {
+                self.holds(*c, &pods) && self.model.effective_cost(*c, &node.pods) < outlay
+            };
+            let found = cheaper.copied().find(saves);
+            if let Some(offer_class) = found {
                 self.limits.remove_node(node.offer_class);
                 self.limits.add_node(offer_class);
                 node.offer_class = offer_class;
             }
         }
-    }
-
-    /// Returns the cheapest offer class that holds the pods of a node for less, with its cost.
-    fn cheapest_class(&self, node: &PackedNode) -> Option<(usize, i128)> {
-        let outlay = self.cost(node);
-        let is_cheaper = |c: &usize| {
-            self.model.offer_classes[*c].price < self.model.offer_classes[node.offer_class].price
-        };
-        let allowed = |c: &usize| self.limits.allows_swap(node.offer_class, *c);
-        let cheaper = self.all.iter().copied().take_while(is_cheaper).filter(allowed);
-        let pods = PodSet::new(self.model, &node.pods);
-        let mut found = cheaper.filter(|class| self.holds(*class, &pods));
-        found.find_map(|class| {
-            let cost = self.model.effective_cost(class, &node.pods);
-            (cost < outlay).then_some((class, cost))
-        })
     }
 }
 

@@ -8,12 +8,10 @@ mod admission;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
 use admission::{AdmissionTable, NodeAdmission, PodAdmissionKey};
 
 use super::existing_node::ExistingNode;
-use super::lower_bound::DualPrices;
 use super::offer::Offer;
 use super::offer_admission::OfferAdmission;
 use super::topology::{DomainShare, NodeRule, TopologyAssignment, is_within};
@@ -134,8 +132,6 @@ pub(super) struct PackingModel {
     pub classes_of_group: Vec<Vec<usize>>,
     /// Pod classes, the most valuable first.
     pub by_value: Vec<usize>,
-    /// Dual prices of the planned pods, once they are needed.
-    dual_prices: OnceLock<DualPrices>,
 }
 
 /// Pods with the same key form one class.
@@ -201,13 +197,7 @@ impl PackingModel {
             class_of_offer,
             classes_of_group,
             by_value,
-            dual_prices: OnceLock::new(),
         }
-    }
-
-    /// Returns the dual prices of the planned pods.
-    pub(super) fn dual_prices(&self) -> &DualPrices {
-        self.dual_prices.get_or_init(|| DualPrices::new(self))
     }
 
     /// Returns the class of a pod of `group` on a node with these labels.

@@ -8,6 +8,7 @@ use std::collections::btree_map::Entry;
 
 use super::greedy_packing::Packing;
 use super::layout::Layout;
+use super::lower_bound::DualPrices;
 use super::problem::Problem;
 use crate::model::units::MicroUsd;
 
@@ -29,13 +30,15 @@ enum KnownPacking {
 /// The packings that a search has tried.
 pub(super) struct TrialPackings<'a> {
     problem: &'a Problem<'a>,
+    /// Computed for the first packing.
+    prices: Option<DualPrices>,
     /// By the nodes that are not retained.
     known: BTreeMap<Vec<usize>, KnownPacking>,
 }
 
 impl<'a> TrialPackings<'a> {
     pub(super) fn new(problem: &'a Problem<'a>) -> Self {
-        Self { problem, known: BTreeMap::new() }
+        Self { problem, prices: None, known: BTreeMap::new() }
     }
 
     /// Returns the packing beside the retained nodes, or `None` if every packing that leaves no more
@@ -53,10 +56,11 @@ impl<'a> TrialPackings<'a> {
             Entry::Vacant(unknown) => unknown.insert(KnownPacking::CostsAtLeast(MicroUsd::ZERO)),
         };
         if matches!(known, KnownPacking::CostsAtLeast(least) if *least <= price_max) {
+            let prices = self.prices.get_or_insert_with(|| DualPrices::new(problem.model));
             let placed = problem.place_on_retained(retained);
             let to_pack = placed.left.iter().zip(&before.left).map(|(n, b)| n.saturating_sub(*b));
             let to_pack: Vec<u32> = to_pack.collect();
-            let least = problem.price_of(retained) + problem.model.dual_prices().bound(&to_pack);
+            let least = problem.price_of(retained) + prices.bound(&to_pack);
             *known = if least > price_max {
                 KnownPacking::CostsAtLeast(least)
             } else {
