@@ -105,7 +105,8 @@ impl TargetBuilder<'_> {
         together: i64,
     ) -> NodeOptions<'_> {
         let selected = &self.model.offer_classes[node.offer_class];
-        let (mut candidates, mut no_cheaper) = (Vec::new(), Vec::new());
+        let mut candidates: Vec<usize> = Vec::new();
+        let mut no_cheaper = Vec::new();
         let (mut too_tight, mut used_up) = (order.no_types(), order.no_types());
         let requested = self.total_requests(node);
         for (index, offer_class) in self.model.offer_classes.iter().enumerate() {
