@@ -61,7 +61,7 @@ impl TypeFacts {
             encrypt_transit: self.encrypts_in_transit,
             usage: self.usage.iter().map(String::as_str).collect(),
             enis: self.enis,
-            cards: self.cards,
+            cards: Some(self.cards),
             enis_total: self.enis + self.enis_per_card * (self.cards - 1).max(0),
             ips_per_eni: self.ips_per_eni,
             branch_enis: 0,
@@ -111,6 +111,7 @@ fn parse_family(family: &str) -> (Option<&str>, Option<i64>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::instance_type::{Interner, instance_type};
     use super::super::snapshot;
     use super::*;
 
@@ -124,15 +125,33 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_lacks_a_needed_fact_is_rejected() {
-        let whole = TypeFacts {
+    fn unknown_network_cards_stay_unknown() {
+        let name = InstanceTypeName::from("z9.large");
+        for (cards, enis_per_card, expected) in [(0, 0, (0, 0)), (1, 3, (1, 0)), (2, 3, (2, 3))] {
+            let facts = TypeFacts { cards, enis_per_card, ..whole() };
+            let row = facts.to_row(&name).expect("whole");
+            let kind = instance_type(&row, &mut Interner::default());
+            assert_eq!((kind.cards, kind.enis_of_other_cards), expected, "{cards} cards");
+        }
+        // A saved world of an earlier version does not state cards.
+        let saved: TypeFacts = serde_json::from_str(r#"{"enis": 3}"#).expect("facts");
+        assert_eq!(saved.cards, 0);
+    }
+
+    fn whole() -> TypeFacts {
+        TypeFacts {
             architectures: vec!["i386".into(), "x86_64".into()],
             vcpus: 2,
             memory_mib: 4096,
             enis: 3,
             ips_per_eni: 10,
             ..TypeFacts::default()
-        };
+        }
+    }
+
+    #[test]
+    fn a_type_that_lacks_a_needed_fact_is_rejected() {
+        let whole = whole();
         let name = InstanceTypeName::from("z9.large");
         assert!(
             whole.to_row(&name).is_some_and(|row| row.arch == "amd64" && row.category == Some("z"))

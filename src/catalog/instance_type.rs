@@ -25,9 +25,10 @@ pub struct InstanceType {
     pub memory_mib: i64,
     /// Network interfaces on the default card.
     pub enis: i64,
-    /// Network cards.
+    /// Network cards; 0 if unknown.
     pub cards: i64,
-    /// Least number of network interfaces on a card other than the default one.
+    /// Number of network interfaces that each further card has at least. For types as EC2 describes
+    /// them, the default card counts too, because it may have another index than 0.
     pub enis_of_other_cards: i64,
     /// IPv4 addresses on each interface.
     pub ips_per_eni: i64,
@@ -128,14 +129,15 @@ impl Interner {
 
 /// Returns the instance type of `row`, without offerings.
 pub(super) fn instance_type(row: &InstanceTypeRow<'_>, interner: &mut Interner) -> InstanceType {
+    let cards = row.cards.unwrap_or(1);
     InstanceType {
         name: row.name.into(),
         arch: row.arch.to_owned(),
         vcpus: row.vcpu,
         memory_mib: row.mem_mib,
         enis: row.enis,
-        cards: row.cards.max(1),
-        enis_of_other_cards: (row.enis_total - row.enis).max(0) / (row.cards - 1).max(1),
+        cards,
+        enis_of_other_cards: (row.enis_total - row.enis).max(0) / (cards - 1).max(1),
         ips_per_eni: row.ips_per_eni,
         local_nvme_gb: row.nvme_gb,
         ebs_attachments: row.ebs_attach.map(|most| (most, row.ebs_attach_kind == "shared")),

@@ -46,8 +46,8 @@ pub(super) struct InstanceTypeRow<'a> {
     pub(super) encrypt_transit: bool,
     pub(super) usage: Vec<&'a str>,
     pub(super) enis: i64,
-    /// Network cards; 0 for one.
-    pub(super) cards: i64,
+    /// Network cards; `None` for one, and 0 if unknown.
+    pub(super) cards: Option<i64>,
     /// Network interfaces on all cards, if there are several.
     pub(super) enis_total: i64,
     pub(super) ips_per_eni: i64,

@@ -31,27 +31,25 @@ impl Catalog {
     /// Returns a clause if EC2 launches no type of the pool with the settings of its class.
     fn refused_types(&self, pool: &Pool, class: &NodeClass) -> Option<String> {
         let settings = &class.instance_settings;
-        let kinds: Vec<&InstanceType> = self.types_for_pool(pool).collect();
-        if kinds.is_empty() {
+        let (usable, lacking): (Vec<&InstanceType>, Vec<&InstanceType>) =
+            self.types_for_pool(pool).partition(|kind| kind.has_interfaces(settings));
+        if usable.is_empty() {
+            return without_interfaces(&lacking, class);
+        }
+        let accepted = settings.placement_requirements();
+        if usable.iter().any(|kind| accepted.matches_labels(&kind.labels)) {
             return None;
         }
-        if !kinds.iter().any(|kind| kind.has_interfaces(settings)) {
-            return Some(format!(
-                "none of its instance types has the `networkInterfaces` or the `ipPrefixCount` of \
-                 node class {}",
-                class.name
-            ));
-        }
-        let needed = settings.type_requirements();
-        let has_needed = |kind: &&InstanceType| {
-            needed.iter().all(|(key, set)| set.contains(kind.labels.get(key)))
-        };
-        let is_refused = settings.placement_group.is_some() && !kinds.iter().any(has_needed);
-        is_refused.then(|| {
+        let name = &class.name;
+        Some(if lacking.is_empty() {
             format!(
                 "none of its instance types can be in each kind of placement group, and node class \
-                 {} has `placementGroupSelector`",
-                class.name
+                 {name} has `placementGroupSelector`"
+            )
+        } else {
+            format!(
+                "none of its instance types has the `networkInterfaces` and the `ipPrefixCount` of \
+                 node class {name} and can be in each kind of placement group"
             )
         })
     }
@@ -133,6 +131,26 @@ fn suggestion(key: &LabelKey, value: &str, known: &BTreeSet<&str>) -> Option<Str
     alias.or_else(near).map(str::to_owned)
 }
 
+/// Returns a clause for types without the interfaces of the class; `None` if there are no types.
+fn without_interfaces(kinds: &[&InstanceType], class: &NodeClass) -> Option<String> {
+    if kinds.is_empty() {
+        return None;
+    }
+    let (name, settings) = (&class.name, &class.instance_settings);
+    let has_further_card = settings.network_interfaces.iter().any(|interface| interface.card > 0);
+    Some(match kinds.iter().find(|kind| has_further_card && kind.cards == 0) {
+        Some(unknown) => format!(
+            "none of its instance types is known to have the `networkInterfaces` and the \
+             `ipPrefixCount` of node class {name}: the network cards of {} are unknown",
+            unknown.name
+        ),
+        None => format!(
+            "none of its instance types has the `networkInterfaces` or the `ipPrefixCount` of node \
+             class {name}"
+        ),
+    })
+}
+
 /// Returns the requirements on one label that exclude each other, or exclude a label of the pool.
 fn contradiction(pool: &Pool) -> Option<String> {
     pool.requirements.iter().find_map(|requirement| contradiction_of(&requirement.key, pool))
@@ -170,7 +188,7 @@ fn list(values: &[LabelValue]) -> String {
 mod tests {
     use super::*;
     use crate::manifest::read;
-    use crate::model::desired::{Fleet, Tree, TreeFile};
+    use crate::model::desired::{Desired, Fleet, Tree, TreeFile};
     use crate::model::market::ZoneSetting;
 
     fn cause(requirements: &str) -> Option<String> {
@@ -184,11 +202,24 @@ mod tests {
 
     /// Returns the cause for a pool whose node class has the images `alias`.
     fn cause_with(alias: &str, requirements: &str, labels: &str, zones: &[&str]) -> Option<String> {
+        let desired = desired(&format!("[{{alias: {alias}}}]"), requirements, labels);
+        let zones = zones.iter().map(|name| ZoneSetting { name: (*name).into(), id: None });
+        let zones: Vec<ZoneSetting> = zones.collect();
+        let catalog = Catalog::load(&"us-east-1".into(), &zones).expect("known region");
+        cause_of(&desired, &catalog)
+    }
+
+    fn cause_of(desired: &Desired, catalog: &Catalog) -> Option<String> {
+        let class = desired.node_classes.values().next();
+        catalog.unmet_requirement(desired.pools.values().next().expect("one pool"), class)
+    }
+
+    /// Returns a pool, and its node class with these image terms and the fields after them.
+    fn desired(images: &str, requirements: &str, labels: &str) -> Desired {
         let class = format!(
             "{{apiVersion: karpenter.k8s.aws/v1, kind: EC2NodeClass, metadata: {{name: default}}, \
-             spec: {{role: r, amiSelectorTerms: [{{alias: {alias}}}], \
-             subnetSelectorTerms: [{{id: subnet-1}}], \
-             securityGroupSelectorTerms: [{{id: sg-1}}]}}}}"
+             spec: {{role: r, subnetSelectorTerms: [{{id: subnet-1}}], \
+             securityGroupSelectorTerms: [{{id: sg-1}}], amiSelectorTerms: {images}}}}}"
         );
         let pool = format!(
             "{{apiVersion: karpenter.sh/v1, kind: NodePool, metadata: {{name: web}}, \
@@ -198,12 +229,59 @@ mod tests {
              ---\n{class}"
         );
         let file = TreeFile { path: "pool.yaml".into(), content: Ok(pool.as_bytes().into()) };
-        let desired = read(&Tree { files: vec![file] }, &Fleet::default());
-        let zones = zones.iter().map(|name| ZoneSetting { name: (*name).into(), id: None });
-        let zones: Vec<ZoneSetting> = zones.collect();
-        let catalog = Catalog::load(&"us-east-1".into(), &zones).expect("known region");
-        let class = desired.node_classes.values().next();
-        catalog.unmet_requirement(desired.pools.values().next().expect("one pool"), class)
+        read(&Tree { files: vec![file] }, &Fleet::default())
+    }
+
+    /// Returns a pool of `types`, and its node class with these fields beside its images.
+    fn pool_of(types: &str, fields: &str) -> Desired {
+        let required =
+            format!("{{key: node.kubernetes.io/instance-type, operator: In, values: [{types}]}}");
+        desired(&format!("[{{alias: al2@latest}}], {fields}"), &required, "")
+    }
+
+    #[test]
+    fn settings_that_refuse_all_types_are_named() {
+        const GROUP: &str = "placementGroupSelector: {name: web}";
+        const NESTED: &str = "cpuOptions: {nestedVirtualization: enabled}";
+        let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("known region");
+        let in_no_group = "none of its instance types can be in each kind of placement group, and \
+                           node class default has `placementGroupSelector`";
+        let without_prefixes = "none of its instance types has the `networkInterfaces` or the \
+                                `ipPrefixCount` of node class default";
+        let one_each = "none of its instance types has the `networkInterfaces` and the \
+                        `ipPrefixCount` of node class default and can be in each kind of placement \
+                        group";
+        for (types, fields, expected) in [
+            ("t3.large", GROUP.to_owned(), Some(in_no_group)),
+            ("t3.large, m5.large", GROUP.to_owned(), None),
+            ("m5.large", format!("{GROUP}, {NESTED}"), None),
+            ("m5.large", "ipPrefixCount: 11".to_owned(), Some(without_prefixes)),
+            ("t3.large, m5.large", format!("{GROUP}, ipPrefixCount: 11"), Some(one_each)),
+            ("t3.large, m5.2xlarge", format!("{GROUP}, ipPrefixCount: 11"), None),
+        ] {
+            let found = cause_of(&pool_of(types, &fields), &catalog);
+            assert_eq!(found.as_deref(), expected, "{types} with {fields}");
+        }
+    }
+
+    #[test]
+    fn unknown_network_cards_are_no_fact() {
+        let card = |card: u8| {
+            format!("{{networkCardIndex: {card}, deviceIndex: 0, interfaceType: interface}}")
+        };
+        let on_further_card = format!("networkInterfaces: [{}, {}]", card(0), card(1));
+        let mut catalog = Catalog::load(&"us-east-1".into(), &[]).expect("known region");
+        let mut cause = |cards: i64, fields: &str| {
+            catalog.types.get_mut("m5.large").expect("offered").cards = cards;
+            cause_of(&pool_of("m5.large", fields), &catalog).unwrap_or_default()
+        };
+        let unknown = "none of its instance types is known to have the `networkInterfaces` and the \
+                       `ipPrefixCount` of node class default: the network cards of m5.large are \
+                       unknown";
+        assert_eq!(cause(0, &on_further_card), unknown);
+        let known = "none of its instance types has the";
+        assert!(cause(1, &on_further_card).starts_with(known));
+        assert!(cause(0, "ipPrefixCount: 11").starts_with(known), "the card makes no difference");
     }
 
     #[test]

@@ -211,6 +211,22 @@ fn statements(file: &str) -> Vec<Json> {
 }
 
 #[test]
+fn launching_policies_allow_shared_placement_groups() {
+    for file in ["controller.json", "apply.json"] {
+        let mut resources = Vec::new();
+        for statement in statements(file) {
+            let resource = &statement["Resource"];
+            let one = std::slice::from_ref(resource);
+            let all = resource.as_array().map_or(one, Vec::as_slice);
+            resources.extend(all.iter().filter_map(Json::as_str).map(str::to_owned));
+        }
+        resources.retain(|resource| resource.contains(":placement-group/"));
+        // The ARN of a shared group has the account of its owner.
+        assert_eq!(resources, ["arn:aws:ec2:${REGION}:*:placement-group/*"], "{file}");
+    }
+}
+
+#[test]
 fn adopt_policy_adds_and_removes_three_tags_of_cluster_instances() {
     let actions = ["ec2:CreateTags", "ec2:DeleteTags"].map(str::to_owned);
     assert_eq!(allowed("adopt.json"), actions.into());

@@ -50,6 +50,9 @@ const INSUFFICIENT_CAPACITY_CODES: [&str; 10] = [
     "ReservationCapacityExceeded",
 ];
 
+/// Words of EC2 for a full spread placement group, in lower case.
+const SPREAD_GROUP: &str = "spread placement group";
+
 /// The reason that an account cannot be used.
 #[derive(Debug, ThisError)]
 pub enum AwsError {
@@ -134,8 +137,14 @@ pub(super) fn refused(verb: &str, reason: String) -> PortError {
     PortError { verb: verb.to_owned(), reason, effect: CallEffect::Refused }
 }
 
-pub(super) fn is_insufficient_capacity(code: &str) -> bool {
-    INSUFFICIENT_CAPACITY_CODES.contains(&code)
+/// Returns whether EC2 has no capacity for an offering, from the code and the message of an error.
+///
+/// EC2 has the same codes for a full spread placement group. The offering has capacity outside of the
+/// group.
+pub(super) fn is_insufficient_capacity(code: Option<&str>, message: Option<&str>) -> bool {
+    let is_of_group =
+        message.is_some_and(|message| message.to_ascii_lowercase().contains(SPREAD_GROUP));
+    !is_of_group && code.is_some_and(|code| INSUFFICIENT_CAPACITY_CODES.contains(&code))
 }
 
 /// Converts an SDK error to a port error. A response without a code comes from a proxy or is
@@ -218,6 +227,22 @@ mod tests {
             "dispatch failure: other: failed to apply endpoint `x`: endpoint must contain scheme"
         );
         assert_eq!(strip_request("timed out"), "timed out");
+    }
+
+    #[test]
+    fn full_spread_group_is_no_missing_capacity() {
+        let full = "You've reached the limit of instances in this Spread placement group.";
+        for (code, message, expected) in [
+            (Some("InsufficientInstanceCapacity"), Some("We do not have m5.large capacity."), true),
+            (Some("InsufficientInstanceCapacity"), None, true),
+            (Some("InsufficientInstanceCapacity"), Some(full), false),
+            (Some("UnfulfillableCapacity"), Some(full), false),
+            (Some("UnauthorizedOperation"), None, false),
+            (None, Some("no capacity"), false),
+        ] {
+            let found = is_insufficient_capacity(code, message);
+            assert_eq!(found, expected, "{code:?} {message:?}");
+        }
     }
 
     #[test]

@@ -148,8 +148,9 @@ impl Aws {
                 }
                 Err(error) => error,
             };
-            if let Some(code) = error.code().filter(|code| is_insufficient_capacity(code)) {
-                let reason = error.message().unwrap_or(code).to_owned();
+            let (code, message) = (error.code(), error.message());
+            if is_insufficient_capacity(code, message) {
+                let reason = message.or(code).unwrap_or_default().to_owned();
                 return Ok(LaunchOutcome::InsufficientCapacity { reason });
             }
             let error = port_error(VERB, &error);
@@ -328,8 +329,9 @@ fn launch_outcome(
     overrides: &[FleetOverride],
 ) -> Result<LaunchOutcome, AwsError> {
     let errors = answer.errors.unwrap_or_default();
-    let is_capacity =
-        |error: &&CreateFleetError| error.error_code().is_some_and(is_insufficient_capacity);
+    let is_capacity = |error: &&CreateFleetError| {
+        is_insufficient_capacity(error.error_code(), error.error_message())
+    };
     let unavailable = errors.iter().filter(is_capacity).filter_map(|error| {
         Some(named_override(overrides, error.launch_template_and_overrides())?.offering)
     });
@@ -496,6 +498,43 @@ mod tests {
                 LaunchedInstance { id: "i-1".into(), offering: None, unavailable: vec![] };
             assert_eq!(found, LaunchOutcome::Launched(expected));
         }
+    }
+
+    #[test]
+    fn launch_into_a_full_spread_group_is_refused() {
+        const FULL: &str = "You've reached the limit of instances in this spread placement group. A \
+                            spread placement group can have up to seven instances per \
+                            Availability Zone.";
+        let overrides = overrides();
+        let full = |code: &str, of: &FleetOverride| {
+            CreateFleetError::builder()
+                .error_code(code)
+                .error_message(FULL)
+                .launch_template_and_overrides(named(of))
+                .build()
+        };
+        let groups = [
+            full("InsufficientInstanceCapacity", &overrides[0]),
+            full("UnfulfillableCapacity", &overrides[1]),
+        ];
+        let answer = CreateFleetOutput::builder().set_errors(Some(groups.into()));
+        let found = launch_outcome(answer.clone().build(), &overrides);
+        let Err(AwsError::Port(refusal)) = &found else { panic!("{found:?}") };
+        assert_eq!(refusal.effect, CallEffect::Refused);
+        assert!(refusal.reason.starts_with(FULL), "{refusal:?}");
+
+        let lacking =
+            answer.clone().errors(error("InsufficientInstanceCapacity", &overrides[2])).build();
+        let found = launch_outcome(lacking, &overrides);
+        assert!(matches!(found, Ok(LaunchOutcome::InsufficientCapacity { .. })), "{found:?}");
+
+        let instance = CreateFleetInstance::builder()
+            .instance_ids("i-1")
+            .launch_template_and_overrides(named(&overrides[2]));
+        let found = launch_outcome(answer.instances(instance.build()).build(), &overrides);
+        let expected =
+            LaunchedInstance { id: "i-1".into(), offering: Some(3), unavailable: vec![] };
+        assert_eq!(found.expect("launched"), LaunchOutcome::Launched(expected));
     }
 
     #[test]

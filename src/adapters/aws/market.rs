@@ -86,7 +86,8 @@ impl<'m> MarketReader<'m> {
         };
         let unknown_types = types_missing_from_snapshot(market.offered.keys());
         if !unknown_types.is_empty() {
-            let asked = json!(["types", unknown_types]);
+            // Answers that earlier versions saved do not state network cards.
+            let asked = json!(["types with network cards", unknown_types]);
             let described = self
                 .cache
                 .get_or_ask(asked, TYPES, aws.describe_instance_types(&unknown_types))

@@ -90,6 +90,13 @@ impl InstanceSettings {
         if self.nested_virtualization == Some(true) {
             require(key::INSTANCE_FAMILY, &NESTED_VIRTUALIZATION);
         }
+        requirements.and(&self.placement_requirements())
+    }
+
+    /// Returns the labels that an instance type needs for a placement group of each strategy; no
+    /// labels if the settings select no group.
+    pub fn placement_requirements(&self) -> Requirements {
+        let mut requirements = Requirements::default();
         // The strategy of the group is known only at a launch.
         if self.placement_group.is_some() {
             let excluded = LabelSet::present(ValueSet::from_values(WITHOUT_CLUSTER_PLACEMENT));
