@@ -1,5 +1,5 @@
-//! Annotations of nodes that opened without them: another client opened them, or their plan was
-//! unknown.
+//! Annotations of nodes that opened without them: another client opened them, EC2 or their plan was
+//! unknown, or a write with their annotations failed.
 //!
 //! Invariants: only nodes that Fleetwright launched are annotated. Nothing is written in mode
 //! `observe`, or from a partial observation.
