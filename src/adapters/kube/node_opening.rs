@@ -27,7 +27,7 @@ const PLAIN_TRIES: u32 = 2;
 
 impl Kubernetes {
     /// Opens a node within `bound`. Annotations have half of it: an admission webhook may delay or
-    /// deny every write of them. A node that was observed open is annotated only.
+    /// deny every write of them. For a node that was observed open, their failure is the answer.
     pub(super) async fn open_within(
         &self,
         node: &Node,
