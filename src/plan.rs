@@ -50,7 +50,8 @@ pub use compare::compare;
 pub use completeness::is_incomplete;
 pub use cordons::{StaleCordon, is_managed_member, stale_cordons, unmanaged_instances};
 pub use difference::{
-    ConditionDifference, Difference, DifferenceRow, OverlayDifference, PlanOverview, difference,
+    AnnotationDifference, ConditionDifference, Difference, DifferenceRow, OverlayDifference,
+    PlanOverview, difference,
 };
 pub use digest::{digest, has_complete_digest};
 pub use drift::{drift, has_drift, manual_changes};

@@ -30,6 +30,7 @@ mod far_times;
 mod lease;
 mod list;
 mod node;
+mod node_opening;
 mod node_writes;
 mod owner_references;
 mod pod;

@@ -297,7 +297,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         self.report_nominations(nominations.len() - refused, refused);
         for (_, name, answer) in answers {
             if let Err(error) = answer {
-                let why = format!("cannot open node {name}: {error}");
+                let is_closed = left.iter().any(|node| node.name == name);
+                let verb = if is_closed { "open" } else { "annotate" };
+                let why = format!("cannot {verb} node {name}: {error}");
                 self.emit(None, Step::NodeWriteFailed { why });
             }
         }

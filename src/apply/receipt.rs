@@ -298,7 +298,7 @@ pub enum Step {
         /// Number of pods whose nomination was refused. kube-scheduler places them freely.
         refused: usize,
     },
-    /// A node could not be opened or uncordoned.
+    /// A node could not be opened, annotated or uncordoned.
     NodeWriteFailed {
         /// Affected node, and the reason.
         why: String,

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
+use self::missing_annotations::AnnotationAttempts;
 use super::counters::Counter;
 use super::event::Effect;
 use super::planning_snapshot::EC2_VISIBILITY_MAX;
@@ -69,8 +70,8 @@ pub(super) struct NodeOpening {
     is_nominating: bool,
     /// Time of the next attempt after a failure.
     retry_at: Option<Timestamp>,
-    /// Open nodes that were annotated recently, with the time of the attempt.
-    annotated_at: BTreeMap<Uid, Timestamp>,
+    /// Attempts to annotate open nodes.
+    annotated: BTreeMap<Uid, AnnotationAttempts>,
 }
 
 impl NodeOpening {
@@ -368,13 +369,13 @@ impl ControllerState {
             self.nominations.record_answer(pod, node, &answer, &mut self.counters);
         }
         for (uid, _, answer) in batch.nodes {
-            if self.opening.annotated_at.contains_key(&uid) {
+            if !self.opening.in_progress.remove(&uid) {
+                // An open node was annotated, or the opening was forgotten.
                 if answer.is_err() {
                     self.counters.count_error("kubernetes");
                 }
                 continue;
             }
-            self.opening.in_progress.remove(&uid);
             if answer.is_ok() {
                 self.counters.count(Counter::NodesOpened);
                 self.opening.last_opening = Some(self.now);

@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use super::change_summary::change_summary;
 use super::wire::{Condition, ListCost, Plan, Precondition};
-use crate::model::ids::{Address, Digest, PlanId};
+use crate::model::ids::{Address, Digest, PlanId, PoolName};
+use crate::model::node_annotations::NodeAnnotations;
 use crate::model::units::MicroUsd;
 
 /// Differences between two plans.
@@ -25,6 +26,9 @@ pub struct Difference {
     pub rows: Vec<DifferenceRow>,
     /// Rows with different preconditions, by address.
     pub preconditions: Vec<ConditionDifference>,
+    /// Pools whose new nodes get different annotations; absent if there is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub annotations: Vec<AnnotationDifference>,
     /// Node overlays that set prices; absent if none sets a price of either plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overlays: Option<OverlayDifference>,
@@ -74,6 +78,18 @@ pub struct ConditionDifference {
     pub b: BTreeSet<Condition>,
 }
 
+/// The annotations of new nodes of a pool that only one of two plans has. A different value is in
+/// both parts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AnnotationDifference {
+    /// The pool.
+    pub pool: PoolName,
+    /// Annotations of the first plan alone.
+    pub a: NodeAnnotations,
+    /// Annotations of the second plan alone.
+    pub b: NodeAnnotations,
+}
+
 /// Names of the node overlays that set prices of two plans.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OverlayDifference {
@@ -92,6 +108,10 @@ pub fn difference(a: &Plan, b: &Plan) -> Difference {
         same_plan: a.capacity.plan_id == b.capacity.plan_id,
         rows: differing_rows(row_descriptions(a), row_descriptions(b)),
         preconditions: differing_conditions(&conditions(a), &conditions(b)),
+        annotations: differing_annotations(
+            &a.capacity.node_annotations,
+            &b.capacity.node_annotations,
+        ),
         overlays: overlay_difference(a, b),
         a: PlanOverview::new(a),
         b: PlanOverview::new(b),
@@ -163,6 +183,24 @@ fn differing_conditions(
     rows.filter(|row| !row.a.is_empty() || !row.b.is_empty()).collect()
 }
 
+fn differing_annotations(
+    a: &BTreeMap<PoolName, NodeAnnotations>,
+    b: &BTreeMap<PoolName, NodeAnnotations>,
+) -> Vec<AnnotationDifference> {
+    let pools: BTreeSet<&PoolName> = a.keys().chain(b.keys()).collect();
+    let none = NodeAnnotations::new();
+    let row = |pool: &PoolName| {
+        let (a, b) = (a.get(pool).unwrap_or(&none), b.get(pool).unwrap_or(&none));
+        let alone = |one: &NodeAnnotations, other: &NodeAnnotations| -> NodeAnnotations {
+            let alone = one.iter().filter(|(key, value)| other.get(*key) != Some(*value));
+            alone.map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        AnnotationDifference { pool: pool.clone(), a: alone(a, b), b: alone(b, a) }
+    };
+    let rows = pools.into_iter().map(row);
+    rows.filter(|row| !row.a.is_empty() || !row.b.is_empty()).collect()
+}
+
 fn differing_rows(
     a: BTreeMap<Address, String>,
     mut b: BTreeMap<Address, String>,
@@ -199,6 +237,34 @@ mod tests {
         assert!(!found.same_decisions && !found.same_plan);
         assert_eq!(found.rows.len(), 1);
         assert!(found.rows[0].b.as_ref().is_some_and(|b| b.starts_with("launch x9.large")));
+    }
+
+    /// Returns a plan with annotations for these pools.
+    fn annotated(pools: &[(&str, &[(&str, &str)])]) -> Plan {
+        let mut plan = plan();
+        for (pool, pairs) in pools {
+            let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            plan.capacity.node_annotations.insert((*pool).into(), pairs.collect());
+        }
+        plan.with_identity()
+    }
+
+    #[test]
+    fn annotations_of_one_plan_alone_are_listed_by_pool() {
+        let a = annotated(&[("batch", &[("x", "y")]), ("web", &[("team", "shop"), ("x", "y")])]);
+        let b = annotated(&[("batch", &[("x", "y")]), ("web", &[("team", "other"), ("x", "y")])]);
+        let found = difference(&a, &b);
+        assert!(!found.same_decisions && found.rows.is_empty());
+        let json = serde_json::to_value(found).expect("JSON");
+        let web = serde_json::json!({
+            "pool": "web", "a": { "team": "shop" }, "b": { "team": "other" },
+        });
+        assert_eq!(json["annotations"], serde_json::json!([web]));
+        let json = serde_json::to_value(difference(&a, &a)).expect("JSON");
+        assert!(json.get("annotations").is_none(), "{json}");
+        let found = difference(&a, &annotated(&[("web", &[("team", "shop"), ("x", "y")])]));
+        assert_eq!(found.annotations.len(), 1);
+        assert_eq!((found.annotations[0].a.len(), found.annotations[0].b.len()), (1, 0));
     }
 
     #[test]

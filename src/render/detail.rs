@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use sha2::{Digest as _, Sha256};
+
 use super::amount::{amount, hourly, list};
 use super::reason::{condition, rejection, retire, row_reason, workloads};
 use super::row::{PlanRow, Symbol};
@@ -9,7 +11,9 @@ use super::table::ESTIMATED;
 use super::text_page::{StyledText, TextPage, Tone, plain};
 use crate::model::ids::Address;
 use crate::model::market::CapacityType;
+use crate::model::node_annotations::{NodeAnnotations, annotations_digest};
 use crate::model::requirement::is_well_known;
+use crate::model::text::shorten;
 use crate::plan::Plan;
 use crate::plan::wire::{
     Alternative, AlternativesRow, Amount, Change, ExplainRow, GroupSize, KEY_LABEL, LaunchReason,
@@ -22,6 +26,9 @@ const ADDRESSES_MAX: usize = 4;
 const OFFERINGS_MAX: usize = 3;
 const OVERLAYS_MAX: usize = 4;
 const DIGEST_CHARS: usize = 16;
+/// Most annotations of a launch, and most characters of a value. A digest covers the rest.
+const ANNOTATIONS_MAX: usize = 32;
+const ANNOTATION_CHARS: usize = 100;
 
 /// Writes a block for each change. Launches that differ only in their key share a block.
 pub(super) fn write(page: &mut TextPage, plan: &Plan, rows: &[PlanRow<'_>]) {
@@ -62,7 +69,7 @@ pub(super) fn write_block(page: &mut TextPage, plan: &Plan, rows: &[&PlanRow<'_>
         page.line([StyledText::new(&format!("  # ({why})"), Tone::Faint)]);
     }
     page.line([plain("  "), row.symbol.span(), plain(format!(" {}", addresses[0]))]);
-    attributes(page, &row.resource.change);
+    attributes(page, &row.resource.change, &annotations_of_launch(plan, row));
     if let Some(explain) = row.explain {
         notes(page, plan, explain);
     }
@@ -94,12 +101,44 @@ fn reasons(row: &PlanRow<'_>) -> Vec<String> {
     std::iter::once(row_reason(row)).chain(second).chain(due).collect()
 }
 
-/// Writes the attributes before and after in Terraform style: `+`, `-`, and `~` with an arrow.
-fn attributes(page: &mut TextPage, change: &Change) {
+/// Returns the annotations that the new node of a row gets, each with its value.
+fn annotations_of_launch(plan: &Plan, row: &PlanRow<'_>) -> Vec<(String, String)> {
+    let is_launched = match row.symbol {
+        Symbol::TerminateFirst | Symbol::LaunchFirst | Symbol::Launch => true,
+        Symbol::Terminate | Symbol::Update | Symbol::Blocked | Symbol::Keep => false,
+    };
+    let declared = plan.capacity.node_annotations.get(&row.resource.pool());
+    let Some(declared) = declared.filter(|_| is_launched) else { return Vec::new() };
+    let listed = declared.iter().take(ANNOTATIONS_MAX);
+    let mut lines: Vec<(String, String)> = listed
+        .map(|(key, value)| (format!("annotations.{key}"), annotation_value(value)))
+        .collect();
+    let rest = declared.iter().skip(ANNOTATIONS_MAX);
+    let rest: NodeAnnotations = rest.map(|(key, value)| (key.clone(), value.clone())).collect();
+    if !rest.is_empty() {
+        let digest = digest_prefix(&annotations_digest(&rest));
+        lines.push(("annotations".to_owned(), format!("{} more, SHA-256 {digest}", rest.len())));
+    }
+    lines
+}
+
+/// Returns the value of an annotation. A long one is cut, with the digest of the whole.
+pub(super) fn annotation_value(value: &str) -> String {
+    let shown = shorten(value, ANNOTATION_CHARS);
+    if shown == value {
+        return shown;
+    }
+    format!("{shown} (SHA-256 {})", digest_prefix(&hex::encode(Sha256::digest(value))))
+}
+
+/// Writes the attributes before and after in Terraform style: `+`, `-`, and `~` with an arrow. The
+/// annotations of the new node are attributes after.
+fn attributes(page: &mut TextPage, change: &Change, annotations: &[(String, String)]) {
     let before = change.before.as_ref().map(node_attributes);
     let after = change.after.as_ref().map(node_attributes);
     let replaced = before.is_some() && after.is_some();
-    let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
+    let (before, mut after) = (before.unwrap_or_default(), after.unwrap_or_default());
+    after.listed.extend_from_slice(annotations);
     let shown = merge_attributes(&before.listed, &after.listed, change);
     let width = shown.iter().map(|(name, ..)| name.len()).max().unwrap_or(0).min(40);
     let mut hidden = 0_u32;

@@ -1,6 +1,7 @@
 //! Text of the difference between two plans, and of drift.
 
 use super::amount::{hourly, signed_dollars};
+use super::detail::annotation_value;
 use super::overlay_prices;
 use super::problems::write_incompleteness;
 use super::reason;
@@ -8,8 +9,8 @@ use super::row::rows;
 use super::text_page::{StyledText, TextPage, TextStyle, Tone, plain};
 use crate::plan::wire::{DiagnosticSeverity, DriftedField};
 use crate::plan::{
-    ConditionDifference, Difference, DifferenceRow, OverlayDifference, Plan, PlanOverview,
-    manual_changes,
+    AnnotationDifference, ConditionDifference, Difference, DifferenceRow, OverlayDifference, Plan,
+    PlanOverview, manual_changes,
 };
 
 /// Returns the differences between two plans, in the form of `diff`.
@@ -24,6 +25,10 @@ pub fn difference_text(found: &Difference, style: &TextStyle) -> String {
     if !found.preconditions.is_empty() {
         page.title("Conditions");
         found.preconditions.iter().for_each(|row| write_conditions(&mut page, row));
+    }
+    if !found.annotations.is_empty() {
+        page.title("Annotations of new nodes");
+        found.annotations.iter().for_each(|row| write_annotations(&mut page, row));
     }
     page.gap();
     let [add, change, destroy] = found.a.changes;
@@ -77,6 +82,17 @@ fn write_conditions(page: &mut TextPage, row: &ConditionDifference) {
         for condition in conditions {
             let text = reason::condition(condition);
             page.line([StyledText::new(&format!("    {symbol} {text}"), tone)]);
+        }
+    }
+}
+
+fn write_annotations(page: &mut TextPage, row: &AnnotationDifference) {
+    let AnnotationDifference { pool, a, b } = row;
+    page.line([plain(format!("  pool {pool}"))]);
+    for (annotations, symbol, tone) in [(a, "-", Tone::Delete), (b, "+", Tone::Create)] {
+        for (key, value) in annotations {
+            let text = format!("    {symbol} {key} = {}", annotation_value(value));
+            page.line([StyledText::new(&text, tone)]);
         }
     }
 }
@@ -177,6 +193,28 @@ mod tests {
         );
         let same = difference_text(&difference(&a, &a), &TextStyle::default());
         assert!(!same.contains("Conditions"), "{same}");
+    }
+
+    #[test]
+    fn different_annotations_are_listed_and_escaped() {
+        let annotated = |team: &str| {
+            let mut plan = plan();
+            let annotations = [("team".to_owned(), team.to_owned())].into();
+            plan.capacity.node_annotations.insert("web".into(), annotations);
+            plan
+        };
+        let text = |a: &Plan, b: &Plan| difference_text(&difference(a, b), &TextStyle::default());
+        let found = text(&annotated("shop"), &annotated("a\nb"));
+        let expected =
+            "\nAnnotations of new nodes\n  pool web\n    - team = shop\n    + team = a\\nb\n";
+        assert!(found.contains(expected), "{found}");
+        // The beginning of a long value is the same, its digest is not.
+        let long = |end: &str| annotated(&format!("{}{end}", "x".repeat(200)));
+        let found = text(&long("a"), &long("b"));
+        let lines: Vec<&str> = found.lines().filter(|line| line.contains(" (SHA-256 ")).collect();
+        assert!(lines.len() == 2 && lines[0].len() < 160, "{found}");
+        assert_ne!(lines[0].replace("- team", ""), lines[1].replace("+ team", ""));
+        assert!(!text(&long("a"), &long("a")).contains("Annotations"));
     }
 
     #[test]

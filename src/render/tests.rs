@@ -332,6 +332,33 @@ fn long_names_are_cut_in_every_view() {
 }
 
 #[test]
+fn annotations_of_launches_are_listed_and_escaped() {
+    let annotated = |annotations: Vec<(String, String)>| {
+        let mut plan = plan();
+        plan.capacity.node_annotations.insert("web".into(), annotations.into_iter().collect());
+        views(&plan)
+    };
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let hostile = "<script>\u{1b}[31m\n::error::x";
+    for (view, text) in annotated(vec![pair("team", "shop"), pair("note", hostile)]) {
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let is_listed = words.contains("annotations.team = shop");
+        assert_eq!(is_listed, ["text", "markdown", "html"].contains(&view), "{view}: {text}");
+        assert!(!text.contains('\u{1b}') && !text.contains("\n::error::x"), "{view}");
+        assert!(view != "html" || !text.contains("<script>\\u"), "{view}");
+    }
+    // A digest covers those that are not listed.
+    let many = |end: &str| {
+        let all = (0..40).map(|n| pair(&format!("k{n:02}"), if n == 39 { end } else { "x" }));
+        let (_, text) = annotated(all.collect()).swap_remove(0);
+        assert!(text.contains("annotations.k31") && !text.contains("annotations.k32"), "{text}");
+        let line = text.lines().find(|line| line.contains("8 more, SHA-256 "));
+        line.expect("the rest").to_owned()
+    };
+    assert_ne!(many("a"), many("b"));
+}
+
+#[test]
 fn no_view_contains_active_outside_text() {
     let name = "```@team<script>\u{202e}\u{9b}\u{1b}[31m\r\n::error::x\u{2028}|</details>\
                 ##[set-env name=A]b ##vso[task.setvariable variable=A]b";

@@ -1,6 +1,5 @@
 //! Writes: cordon and delete nodes, evict and nominate pods.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ::kube::Error;
@@ -19,19 +18,15 @@ use crate::model::node_annotations::NodeAnnotations;
 use crate::model::observed::{
     CORDONED_ANNOTATION, CordonMark, CordonState, GRACE_PERIOD_ANNOTATION, Node, Pod,
 };
-use crate::model::pod::OPENING_TAINT;
 
 /// Field manager of all writes, also the source of events.
 pub(super) const FIELD_MANAGER: &str = "fleetwright";
 
-/// Maximum number of retries after a concurrent write to a node.
-const CONFLICTS_MAX: u32 = 5;
+/// Maximum number of tries of a write to a node that concurrent writes disturb.
+pub(super) const CONFLICTS_MAX: u32 = 5;
 
 /// Increment of the pause before each retry.
-const CONFLICT_PAUSE: Duration = Duration::from_millis(10);
-
-/// Status codes with which the API server refuses the content of a write.
-const REFUSED_CODES: [u16; 4] = [400, 403, 413, 422];
+pub(super) const CONFLICT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Error cause of an eviction that a disruption budget forbids.
 const BUDGET_CAUSE: &str = "DisruptionBudget";
@@ -54,13 +49,7 @@ impl Cluster for Kubernetes {
     }
 
     async fn open(&self, node: &Node, annotations: &NodeAnnotations) -> Result<(), PortError> {
-        const VERB: &str = "open node";
-        match tokio::time::timeout(WRITE_TIMEOUT, self.write_opening(node, annotations)).await {
-            Ok(Ok(true)) => Ok(()),
-            Ok(Ok(false)) => Err(conflicting(VERB)),
-            Ok(Err(error)) => Err(port_error(VERB, &error)),
-            Err(_) => Err(unanswered(VERB)),
-        }
+        self.open_within(node, annotations, WRITE_TIMEOUT).await
     }
 
     async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
@@ -77,7 +66,7 @@ impl Cluster for Kubernetes {
         let patched = pods.patch_status(&pod.name, &params, &patch);
         match tokio::time::timeout(WRITE_TIMEOUT, patched).await {
             Ok(patched) => patched.map(|_| ()).map_err(|error| port_error(VERB, &error)),
-            Err(_) => Err(unanswered(VERB)),
+            Err(_) => Err(unanswered(VERB, WRITE_TIMEOUT)),
         }
     }
 
@@ -123,7 +112,7 @@ impl Cluster for Kubernetes {
             // Gone, or replaced by another pod of that name.
             Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(()),
             Ok(Err(error)) => Err(port_error(VERB, &error)),
-            Err(_) => Err(unanswered(VERB)),
+            Err(_) => Err(unanswered(VERB, WRITE_TIMEOUT)),
         }
     }
 
@@ -151,7 +140,7 @@ impl Kubernetes {
             Ok(Ok(Some(outcome))) => Ok(outcome),
             Ok(Ok(None)) => Err(conflicting(verb)),
             Ok(Err(error)) => Err(port_error(verb, &error)),
-            Err(_) => Err(unanswered(verb)),
+            Err(_) => Err(unanswered(verb, WRITE_TIMEOUT)),
         }
     }
 
@@ -198,80 +187,17 @@ impl Kubernetes {
         }
         Ok(None)
     }
-
-    /// Removes the opening taint of a node, and sets the annotations that it lacks. Returns false
-    /// if concurrent writes exhausted the retries.
-    async fn write_opening(
-        &self,
-        seen: &Node,
-        annotations: &NodeAnnotations,
-    ) -> Result<bool, Error> {
-        let nodes: Api<ApiNode> = Api::all(self.writer.clone());
-        let params =
-            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-        let (mut annotations, none) = (annotations, NodeAnnotations::new());
-        for tried in 0..CONFLICTS_MAX {
-            tokio::time::sleep(CONFLICT_PAUSE * tried).await;
-            let Some(found) = nodes.get_opt(seen.name.as_str()).await? else { return Ok(true) };
-            let Some(patch) = opening_patch(&found, &seen.uid, annotations) else {
-                return Ok(true);
-            };
-            let patched: Result<PartialObjectMeta<ApiNode>, Error> =
-                nodes.patch_metadata(seen.name.as_str(), &params, &Patch::Merge(&patch)).await;
-            match patched {
-                Ok(_) => return Ok(true),
-                // A concurrent write, or the node is gone.
-                Err(Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-                // Pods wait for the node, whatever an admission webhook thinks of its annotations.
-                Err(Error::Api(status))
-                    if !annotations.is_empty() && REFUSED_CODES.contains(&status.code) =>
-                {
-                    let reason = &status.message;
-                    tracing::warn!(node = %seen.name, %reason, "node opens without annotations");
-                    annotations = &none;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(false)
-    }
 }
 
-/// Returns the patch that opens a node. Annotations with other values stay as they are. `None` if
-/// the node is open and lacks none, or if it is another node of that name.
-///
-/// The list of taints is replaced as a whole, so the resource version is the precondition.
-fn opening_patch(found: &ApiNode, uid: &Uid, annotations: &NodeAnnotations) -> Option<Json> {
-    if found.metadata.uid.as_deref() != Some(uid.as_str()) {
-        return None;
-    }
-    let present = found.metadata.annotations.as_ref();
-    let is_missing = |key: &String| !present.is_some_and(|present| present.contains_key(key));
-    let missing: BTreeMap<&String, &String> =
-        annotations.iter().filter(|(key, _)| is_missing(key)).collect();
-    let taints = found.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    let taints = taints.map(Vec::as_slice).unwrap_or_default();
-    let kept: Vec<_> = taints.iter().filter(|taint| taint.key != OPENING_TAINT).collect();
-    let is_closed = kept.len() < taints.len();
-    let mut patch = json!({ "metadata": { "resourceVersion": found.metadata.resource_version } });
-    if is_closed {
-        patch["spec"] = json!({ "taints": kept });
-    }
-    if !missing.is_empty() {
-        patch["metadata"]["annotations"] = json!(missing);
-    }
-    (is_closed || !missing.is_empty()).then_some(patch)
-}
-
-fn unanswered(verb: &str) -> PortError {
+pub(super) fn unanswered(verb: &str, bound: Duration) -> PortError {
     PortError {
         verb: verb.to_owned(),
-        reason: format!("no answer within {} s", WRITE_TIMEOUT.as_secs()),
+        reason: format!("no answer within {} s", bound.as_secs()),
         effect: CallEffect::Unknown,
     }
 }
 
-fn conflicting(verb: &str) -> PortError {
+pub(super) fn conflicting(verb: &str) -> PortError {
     PortError {
         verb: verb.to_owned(),
         reason: "too many concurrent writes".to_owned(),
@@ -315,41 +241,6 @@ mod tests {
     use ::kube::core::response::{Status, StatusCause, StatusDetails};
 
     use super::*;
-
-    #[test]
-    fn opening_adds_only_missing_annotations() {
-        let annotations = |pairs: &[(&str, &str)]| -> NodeAnnotations {
-            let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-            pairs.collect()
-        };
-        let found = |taints: Json| -> ApiNode {
-            let object = json!({
-                "metadata": { "name": "n", "uid": "u", "resourceVersion": "7",
-                              "annotations": { "team": "by-hand" } },
-                "spec": { "taints": taints },
-            });
-            serde_json::from_value(object).expect("a node")
-        };
-        let closed = json!([
-            { "key": OPENING_TAINT, "effect": "NoSchedule" },
-            { "key": "dedicated", "value": "web", "effect": "NoSchedule" },
-        ]);
-        let declared = annotations(&[("team", "web"), ("example.com/owner", "shop")]);
-        let patch = opening_patch(&found(closed.clone()), &"u".into(), &declared);
-        let missing = json!({ "example.com/owner": "shop" });
-        let expected = json!({
-            "metadata": { "resourceVersion": "7", "annotations": missing },
-            "spec": { "taints": [{ "key": "dedicated", "value": "web", "effect": "NoSchedule" }] },
-        });
-        assert_eq!(patch, Some(expected));
-        // Another client has opened the node.
-        let open = found(json!([]));
-        let expected = json!({ "metadata": { "resourceVersion": "7", "annotations": missing } });
-        assert_eq!(opening_patch(&open, &"u".into(), &declared), Some(expected));
-        let present = annotations(&[("team", "web")]);
-        assert_eq!(opening_patch(&open, &"u".into(), &present), None);
-        assert_eq!(opening_patch(&found(closed), &"another".into(), &declared), None);
-    }
 
     #[test]
     fn blocked_eviction_differs_from_throttling() {

@@ -92,7 +92,8 @@ pub trait Cluster {
     /// annotations whose keys the node does not have, with the same write. It succeeds if the node
     /// no longer exists, or was replaced by another of that name.
     ///
-    /// A node opens without its annotations if the API server refuses them.
+    /// A closed node opens without its annotations if a write with them fails. For an open node,
+    /// such a failure is an error.
     fn open(
         &self,
         node: &Node,

@@ -162,6 +162,36 @@ fn opened_nodes_get_the_annotations_of_their_pool() {
     }
 }
 
+/// Launches a node with these taints and the annotation `team`.
+fn launch_earlier(world: &World, taints: Vec<Taint>, team: &str) -> InstanceId {
+    let mut left = request("left");
+    left.taints = taints;
+    left.offerings[0].labels.insert(KEY_LABEL.into(), "left".into());
+    left.tags.insert(tag::ANNOTATIONS.to_owned(), annotations_digest(&annotations(team)));
+    let instance = launch(world, &left);
+    world.settle(MINUTE * 5).expect("kept in memory");
+    instance
+}
+
+#[test]
+fn failed_write_to_an_earlier_node_names_what_it_was_for() {
+    for (taints, verb) in [(vec![Taint::opening()], "open"), (vec![], "annotate")] {
+        let world = fleet();
+        let mut plan = plan(&world);
+        plan.capacity.node_annotations.insert("web".into(), annotations("shop"));
+        launch_earlier(&world, taints, "shop");
+        let ports = FaultyPorts::new(&world, 0, Fault::FailBefore);
+        let (_, events) = apply_over(&plan, &ports, &settings());
+        let failed = events.iter().filter_map(|event| {
+            let Step::NodeWriteFailed { why } = &event.step else { return None };
+            Some(why)
+        });
+        let failed: Vec<&String> = failed.collect();
+        let expected = format!("cannot {verb} node ");
+        assert!(failed.len() == 1 && failed[0].starts_with(&expected), "{failed:?}");
+    }
+}
+
 /// A node may be left closed, or another client may have opened it.
 #[test]
 fn annotations_of_an_earlier_node_are_those_of_its_launch() {
@@ -175,13 +205,7 @@ fn annotations_of_an_earlier_node_are_those_of_its_launch() {
         let world = fleet();
         let mut plan = plan(&world);
         plan.capacity.node_annotations.insert("web".into(), annotations("shop"));
-        let mut left = request("left");
-        left.taints = taints;
-        left.offerings[0].labels.insert(KEY_LABEL.into(), "left".into());
-        let digest = annotations_digest(&annotations(launched_with));
-        left.tags.insert(tag::ANNOTATIONS.to_owned(), digest);
-        let instance = launch(&world, &left);
-        world.settle(MINUTE * 5).expect("kept in memory");
+        let instance = launch_earlier(&world, taints, launched_with);
         let _ = apply_over(&plan, &world, &settings());
         let observed = world.observed();
         let node = observed.node_for_instance(&instance).expect("registered");

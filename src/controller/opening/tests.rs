@@ -1,15 +1,15 @@
 //! When batches of closed nodes open, and which pods are nominated before.
 
+mod annotations;
+
 use std::sync::Arc;
 
 use super::*;
-use crate::apply::OpeningAnnotations;
 use crate::apply::ports::{CallEffect, PortError};
 use crate::controller::planning::CurrentPlan;
 use crate::controller::{Event, Mode, Signal};
 use crate::demand::Decider;
 use crate::model::ids::{NodeName, WorkloadId, WorkloadKind};
-use crate::model::node_annotations::{NodeAnnotations, annotations_digest, marked};
 use crate::model::observed::{Completeness, Pod};
 use crate::model::pod::{PodTemplate, Taint};
 use crate::plan::wire::{ExplainRow, PlacementRow};
@@ -468,92 +468,4 @@ fn pods_arrive_for_ten_seconds_unless_their_number_grows() {
     let grown = CurrentPlan::new(Arc::new(plan_for(4)), at(0));
     harness.modify(|state| state.planning.current = Some(grown.clone()));
     assert_eq!(until(&harness), None, "one of four pods has no node yet");
-}
-
-fn annotations() -> NodeAnnotations {
-    [("team".to_owned(), "shop".to_owned())].into()
-}
-
-/// Returns the observation of two closed nodes. The first one was launched with the annotations of
-/// the plan, the second one with those of another commit.
-fn annotated(seconds: i64) -> Observed {
-    let mut world = seen(seconds, &PENDING);
-    let digests = [annotations_digest(&annotations()), "of another commit".to_owned()];
-    for (id, digest) in ["i-1", "i-2"].into_iter().zip(digests) {
-        let instance = world.instances.get_mut(id).expect("it is there");
-        instance.tags.insert(tag::ANNOTATIONS.to_owned(), digest);
-    }
-    world
-}
-
-/// Returns a leader whose plan has annotations for the nodes.
-fn leads_with_annotations(mode: Mode) -> ControllerHarness {
-    let mut plan = plan_for(3);
-    plan.capacity.node_annotations.insert("web".into(), annotations());
-    leads(mode, Some(plan))
-}
-
-/// Returns the number of nodes and the annotations of each opening of a step.
-fn openings(
-    harness: &mut ControllerHarness,
-    seconds: i64,
-    event: Event,
-) -> Vec<(usize, OpeningAnnotations)> {
-    let mut found = Vec::new();
-    harness.modify(|state| {
-        let (next, effects) = crate::controller::step(state.clone(), event, at(seconds));
-        *state = next;
-        for effect in effects {
-            if let Effect::OpenNodes { nodes, annotations, .. } = effect {
-                found.push((nodes.len(), annotations));
-            }
-        }
-    });
-    found
-}
-
-fn of_first_node() -> OpeningAnnotations {
-    [("uid-of-i-1".into(), Arc::new(marked(&annotations())))].into()
-}
-
-#[test]
-fn opening_sets_the_annotations_of_the_launch() {
-    for mode in [Mode::Observe, Mode::Full] {
-        let mut harness = leads_with_annotations(mode);
-        let found = openings(&mut harness, 1, Event::Observed(Arc::new(annotated(1))));
-        assert_eq!(found, [(2, of_first_node())], "{mode:?}");
-    }
-}
-
-#[test]
-fn node_that_another_client_opened_is_annotated() {
-    let open = |seconds: i64| {
-        let mut world = annotated(seconds);
-        world.nodes.values_mut().for_each(|node| node.taints.clear());
-        world
-    };
-    let observe = |harness: &mut ControllerHarness, world: Observed, seconds: i64| {
-        openings(harness, seconds, Event::Observed(Arc::new(world)))
-    };
-    let mut harness = leads_with_annotations(Mode::Full);
-    assert_eq!(observe(&mut harness, open(1), 1), [(1, of_first_node())]);
-    // The next attempt is five minutes later, whatever the answer.
-    let refused = PortError {
-        verb: "open node".to_owned(),
-        reason: "forbidden".to_owned(),
-        effect: CallEffect::Refused,
-    };
-    let nodes = vec![("uid-of-i-1".into(), "node-of-i-1".into(), Err(refused))];
-    let batch = OpenedBatch { nominations: vec![], nodes };
-    assert_eq!(openings(&mut harness, 2, Event::NodesOpened(batch)), []);
-    assert_eq!(observe(&mut harness, open(30), 30), []);
-    assert_eq!(observe(&mut harness, open(301), 301), [(1, of_first_node())]);
-    // Its annotations are there.
-    let mut harness = leads_with_annotations(Mode::Full);
-    let mut marked_world = open(1);
-    let first = node(&mut marked_world, "node-of-i-1");
-    first.annotations = marked(&annotations());
-    assert_eq!(observe(&mut harness, marked_world, 1), []);
-    let mut harness = leads_with_annotations(Mode::Observe);
-    assert_eq!(observe(&mut harness, open(1), 1), [], "nothing is written");
 }
