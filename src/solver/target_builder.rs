@@ -20,7 +20,7 @@ use super::replacement::{ReplacementBatch, ReplacementBatches, ReplacementInput}
 use super::scheduling_runs::occupied_nodes;
 use super::spot_diversity::{OfferingShare, limit_alternatives};
 use super::strategy::{DeclinedChange, SolvedFleet};
-use super::target_fleet::{Launch, NewNode, NodeRef, Retire};
+use super::target_fleet::{Launch, NodeRef, Retire};
 use super::topology::TiedKeys;
 use super::{Input, Settings, alternatives, auto_scaling_groups, min_values};
 use crate::demand::PodGroup;
