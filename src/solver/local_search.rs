@@ -148,9 +148,12 @@ impl Problem<'_> {
     /// Returns true if some node could hold an unschedulable pod, and the fleet is small enough for
     /// another search.
     pub(super) fn has_searchable_left_over(&self, verified: &VerifiedFleet) -> bool {
-        is_simulated(self.groups)
-            && !self.leftover_groups(verified).is_empty()
-            && !self.is_too_large(verified)
+        self.has_left_over(verified) && !self.is_too_large(verified)
+    }
+
+    /// Returns true if a simulated fleet leaves pods over that some node could hold.
+    pub(super) fn has_left_over(&self, verified: &VerifiedFleet) -> bool {
+        is_simulated(self.groups) && !self.leftover_groups(verified).is_empty()
     }
 
     /// Returns the groups with unschedulable pods that some node could hold.
@@ -179,7 +182,7 @@ impl Problem<'_> {
             && self.groups[group].shape.requests.fits(&self.offers[offer].room)
     }
 
-    fn is_too_large(&self, verified: &VerifiedFleet) -> bool {
+    pub(super) fn is_too_large(&self, verified: &VerifiedFleet) -> bool {
         let retained = verified.layout.retained.iter().filter(|retained| **retained).count();
         let nodes = u64::try_from(retained + verified.offers.len()).unwrap_or(u64::MAX);
         planned_pods(self.groups).saturating_mul(nodes).saturating_mul(8) > WORK_MAX

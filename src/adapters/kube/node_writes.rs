@@ -65,6 +65,7 @@ impl Cluster for Kubernetes {
         let patch = Patch::Merge(&patch);
         let patched = pods.patch_status(&pod.name, &params, &patch);
         match tokio::time::timeout(WRITE_TIMEOUT, patched).await {
+            Ok(Err(Error::Api(status))) if is_bound_already(&status) => Ok(()),
             Ok(patched) => patched.map(|_| ()).map_err(|error| port_error(VERB, &error)),
             Err(_) => Err(unanswered(VERB, WRITE_TIMEOUT)),
         }
@@ -214,6 +215,11 @@ fn cordon_state(found: &ApiNode) -> CordonState {
         unschedulable: found.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
         annotation: annotations.and_then(|all| all.get(CORDONED_ANNOTATION)).cloned(),
     }
+}
+
+/// Returns true if a nomination came too late, because kube-scheduler has placed the pod meanwhile.
+fn is_bound_already(status: &::kube::core::Status) -> bool {
+    status.code == 422 && status.message.contains("already bound")
 }
 
 /// Returns whether a disruption budget forbids the eviction. Otherwise the API server is

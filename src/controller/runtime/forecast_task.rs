@@ -1,7 +1,7 @@
 //! Forecasts for the page of the controller.
 //!
-//! A forecast packs many fleets, so it is made rarely. It is never made while a launch is planned,
-//! because pending pods come first. No decision depends on it.
+//! A forecast packs many fleets, so it is made rarely. It is never made while a launch is planned or
+//! new pods are pending, because pending pods come first. No decision depends on it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
 use super::BlockingPlanner;
-use crate::model::observed::Observed;
+use crate::apply::is_pending;
+use crate::model::observed::{Observed, Pod};
 use crate::plan::Plan;
 use crate::plan::forecast::Forecast;
 use crate::plan::wire::WaveStep;
@@ -20,6 +21,9 @@ use crate::plan::wire::WaveStep;
 const FORECAST_INTERVAL: SignedDuration = SignedDuration::from_mins(15);
 
 const FORECAST_HORIZON: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// Pods that are pending for longer wait for something else than the next plan.
+const NEW_POD_AGE_MAX: SignedDuration = SignedDuration::from_mins(2);
 
 /// The latest forecast.
 pub type ForecastReceiver = watch::Receiver<Option<Arc<Forecast>>>;
@@ -74,7 +78,7 @@ impl ForecastTask {
     ) -> Option<ForecastPermit> {
         let launches = plan.capacity.waves.iter().any(|wave| wave.step == WaveStep::Launch);
         // Without a page there is no receiver.
-        if launches || plan.errored || self.sender.is_closed() {
+        if launches || has_new_pending_pod(world) || plan.errored || self.sender.is_closed() {
             return None;
         }
         let commit = plan.capacity.base.commit.as_ref().unwrap_or(&plan.capacity.base.tree);
@@ -91,11 +95,17 @@ impl ForecastTask {
     }
 }
 
+fn has_new_pending_pod(world: &Observed) -> bool {
+    let is_new = |pod: &Pod| world.taken_at.duration_since(pod.created_at) < NEW_POD_AGE_MAX;
+    world.pods.iter().any(|pod| is_pending(pod) && is_new(pod))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::observed::ClusterIdentity;
     use crate::testing::sample_plan;
+    use crate::testing::world::pod;
 
     #[test]
     fn forecast_is_rare_and_never_before_a_launch() {
@@ -123,11 +133,18 @@ mod tests {
                 "minute {minutes}"
             );
         }
-        let permit = forecast_task.try_begin(&idle, &at(60)).expect("it is due");
-        assert!(forecast_task.try_begin(&next, &at(60)).is_none(), "one is being made");
+        let mut busy = at(60);
+        for (age, due) in [(1, false), (119, false), (120, true)] {
+            let created_at = busy.taken_at - SignedDuration::from_secs(age);
+            busy.pods = vec![Arc::new(Pod { created_at, ..pod("new") })];
+            let permit = forecast_task.try_begin(&idle, &busy);
+            assert_eq!(permit.is_some(), due, "a pod that is pending for {age} s");
+        }
+        let permit = forecast_task.try_begin(&next, &at(60)).expect("it is due");
+        assert!(forecast_task.try_begin(&idle, &at(60)).is_none(), "one is being made");
         // The permit is released even if no forecast was made.
         drop(permit);
-        assert!(forecast_task.try_begin(&next, &at(60)).is_some());
+        assert!(forecast_task.try_begin(&idle, &at(60)).is_some());
         drop(forecasts);
         assert!(forecast_task.try_begin(&idle, &at(90)).is_none(), "without a page");
     }

@@ -28,8 +28,10 @@ impl Passes<'_> {
         let price_max = Some(share_max.max(with_one_node))
             .filter(|_| !self.input.settings.steer && price > MicroUsd::ZERO);
         let mut is_changed = false;
-        for _ in 0..PASSES_MAX {
-            if !problem.has_searchable_left_over(&outcome.fleet) {
+        // Of a large fleet, only the next plan is made in advance.
+        let passes_max = if problem.is_too_large(&outcome.fleet) { 1 } else { PASSES_MAX };
+        for _ in 0..passes_max {
+            if !problem.has_left_over(&outcome.fleet) {
                 break;
             }
             let groups = self.groups_after(&outcome.fleet);
