@@ -42,7 +42,7 @@ use crate::model::units::MicroUsd;
 /// Maximum number of passes after the first.
 const PASSES_MAX: usize = 8;
 
-/// Pods times nodes up to which further passes run.
+/// Pods times nodes up to which passes search for a better fleet.
 const PASS_WORK_MAX: u64 = 20_000;
 
 /// Inputs of every pass.
@@ -423,9 +423,8 @@ impl<'a> Passes<'a> {
         contingency::for_missing(&missing, self.offers)
     }
 
-    /// Returns true if another pass would take too long.
-    ///
-    /// Such a fleet keeps the result of the first pass, and a later plan may improve it.
+    /// Returns true if further passes for a better fleet would take too long. A later plan may improve
+    /// such a fleet.
     fn is_large(&self, fleet: &VerifiedFleet) -> bool {
         let pods = self.demand.groups.iter().map(|group| u64::from(group.counts.planned));
         let retained = fleet.layout.retained.iter().filter(|retained| **retained).count();

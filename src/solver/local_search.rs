@@ -156,6 +156,17 @@ impl Problem<'_> {
         is_simulated(self.groups) && !self.leftover_groups(verified).is_empty()
     }
 
+    /// Returns true if the limits of the pools allow another node for some pod that is left over.
+    pub(super) fn allows_nodes_for_left_over(&self, verified: &VerifiedFleet) -> bool {
+        let (model, limits) = (self.model, self.limits_after(&verified.layout));
+        let is_allowed = |class: &usize| {
+            let mut offer_classes = model.offer_classes.iter().enumerate();
+            offer_classes.any(|(index, offers)| offers.admits[*class] && limits.allows(index))
+        };
+        let mut groups = self.leftover_groups(verified).into_iter();
+        groups.any(|group| model.classes_of_group[group].iter().any(is_allowed))
+    }
+
     /// Returns the groups with unschedulable pods that some node could hold.
     fn leftover_groups(&self, verified: &VerifiedFleet) -> Vec<usize> {
         let left = verified.unplaced.iter().filter(|(_, pods)| **pods > 0);

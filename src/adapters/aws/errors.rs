@@ -139,8 +139,8 @@ pub(super) fn refused(verb: &str, reason: String) -> PortError {
 
 /// Returns whether EC2 has no capacity for an offering, from the code and the message of an error.
 ///
-/// EC2 has the same codes for a full spread placement group. The offering has capacity outside of the
-/// group.
+/// EC2 has the same codes for a full spread placement group. The offering has capacity outside of
+/// the group.
 pub(super) fn is_insufficient_capacity(code: Option<&str>, message: Option<&str>) -> bool {
     let is_of_group =
         message.is_some_and(|message| message.to_ascii_lowercase().contains(SPREAD_GROUP));

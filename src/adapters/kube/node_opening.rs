@@ -41,7 +41,7 @@ impl Kubernetes {
         match self.try_opening(node, annotations, tries, half).await {
             Err(error) if node.is_closed() => {
                 let reason = &error.reason;
-                tracing::warn!(node = %node.name, %reason, "annotations refused");
+                tracing::warn!(node = %node.name, %reason, "opening node without its annotations");
                 self.try_opening(node, &NodeAnnotations::new(), PLAIN_TRIES, half).await
             }
             answer => answer,

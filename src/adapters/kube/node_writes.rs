@@ -249,6 +249,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn late_nomination_differs_from_an_invalid_one() {
+        let refused = |message: &str| {
+            let mut status = Status::failure(message, "Invalid");
+            status.code = 422;
+            status
+        };
+        let late = "Pod \"web\" is invalid: status.nominatedNodeName: Forbidden: may not be set on \
+                    pods that are already bound to a node";
+        let invalid = "Pod \"web\" is invalid: status.nominatedNodeName: Invalid value: \"-\"";
+        assert!(is_bound_already(&refused(late)));
+        assert!(!is_bound_already(&refused(invalid)));
+    }
+
+    #[test]
     fn blocked_eviction_differs_from_throttling() {
         let with = |cause: Option<(&str, &str)>| {
             let mut status = Status::failure("Cannot evict pod", "TooManyRequests");

@@ -100,7 +100,7 @@ pub trait Cluster {
         annotations: &NodeAnnotations,
     ) -> impl Future<Output = Result<(), PortError>>;
     /// Sets the node that the scheduler tries first for a pending pod. If it fails, the scheduler
-    /// chooses freely.
+    /// chooses freely. It succeeds without a write if the pod is bound already.
     fn nominate(&self, pod: &Pod, node: &NodeName) -> impl Future<Output = Result<(), PortError>>;
     /// Evicts a pod through the Eviction API. A deleted pod counts as evicted.
     fn evict(&self, pod: &Pod) -> impl Future<Output = Result<EvictOutcome, PortError>>;

@@ -1,7 +1,7 @@
 //! Forecasts for the page of the controller.
 //!
-//! A forecast packs many fleets, so it is made rarely. It is never made while a launch is planned or
-//! new pods are pending, because pending pods come first. No decision depends on it.
+//! A forecast packs many fleets, so it is made rarely. It is never made while a launch is planned,
+//! and new pods that wait for a node put it off: pending pods come first. No decision depends on it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
 use super::BlockingPlanner;
-use crate::apply::is_pending;
+use crate::apply::waits_for_node;
 use crate::model::observed::{Observed, Pod};
 use crate::plan::Plan;
 use crate::plan::forecast::Forecast;
@@ -24,6 +24,9 @@ const FORECAST_HORIZON: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 /// Pods that are pending for longer wait for something else than the next plan.
 const NEW_POD_AGE_MAX: SignedDuration = SignedDuration::from_mins(2);
+
+/// Age of the last forecast from which new pods do not put off the next one.
+const PUT_OFF_MAX: SignedDuration = SignedDuration::from_hours(1);
 
 /// The latest forecast.
 pub type ForecastReceiver = watch::Receiver<Option<Arc<Forecast>>>;
@@ -78,7 +81,7 @@ impl ForecastTask {
     ) -> Option<ForecastPermit> {
         let launches = plan.capacity.waves.iter().any(|wave| wave.step == WaveStep::Launch);
         // Without a page there is no receiver.
-        if launches || has_new_pending_pod(world) || plan.errored || self.sender.is_closed() {
+        if launches || plan.errored || self.sender.is_closed() {
             return None;
         }
         let commit = plan.capacity.base.commit.as_ref().unwrap_or(&plan.capacity.base.tree);
@@ -87,7 +90,12 @@ impl ForecastTask {
         let is_recent = |(of, at): &(String, Timestamp)| {
             of == commit && now.duration_since(*at).abs() < FORECAST_INTERVAL
         };
-        if last.as_ref().is_some_and(is_recent) || self.is_running.swap(true, Ordering::Acquire) {
+        let may_wait = |(_, at): &(String, Timestamp)| now.duration_since(*at).abs() < PUT_OFF_MAX;
+        let is_put_off = last.as_ref().is_some_and(may_wait) && has_new_pending_pod(world);
+        if last.as_ref().is_some_and(is_recent)
+            || is_put_off
+            || self.is_running.swap(true, Ordering::Acquire)
+        {
             return None;
         }
         *last = Some((commit.clone(), now));
@@ -96,8 +104,8 @@ impl ForecastTask {
 }
 
 fn has_new_pending_pod(world: &Observed) -> bool {
-    let is_new = |pod: &Pod| world.taken_at.duration_since(pod.created_at) < NEW_POD_AGE_MAX;
-    world.pods.iter().any(|pod| is_pending(pod) && is_new(pod))
+    let is_new = |pod: &Pod| world.taken_at.duration_since(pod.created_at).abs() < NEW_POD_AGE_MAX;
+    world.pods.iter().any(|pod| waits_for_node(pod, world) && is_new(pod))
 }
 
 #[cfg(test)]
@@ -134,18 +142,25 @@ mod tests {
             );
         }
         let mut busy = at(60);
-        for (age, due) in [(1, false), (119, false), (120, true)] {
+        for (minutes, age, due) in
+            [(60, 1, false), (60, 119, false), (60, 120, true), (120, 1, true)]
+        {
+            busy.taken_at = at(minutes).taken_at;
             let created_at = busy.taken_at - SignedDuration::from_secs(age);
             busy.pods = vec![Arc::new(Pod { created_at, ..pod("new") })];
             let permit = forecast_task.try_begin(&idle, &busy);
-            assert_eq!(permit.is_some(), due, "a pod that is pending for {age} s");
+            assert_eq!(
+                permit.is_some(),
+                due,
+                "minute {minutes}, a pod that is pending for {age} s"
+            );
         }
-        let permit = forecast_task.try_begin(&next, &at(60)).expect("it is due");
-        assert!(forecast_task.try_begin(&idle, &at(60)).is_none(), "one is being made");
+        let permit = forecast_task.try_begin(&next, &at(120)).expect("it is due");
+        assert!(forecast_task.try_begin(&idle, &at(120)).is_none(), "one is being made");
         // The permit is released even if no forecast was made.
         drop(permit);
-        assert!(forecast_task.try_begin(&idle, &at(60)).is_some());
+        assert!(forecast_task.try_begin(&idle, &at(120)).is_some());
         drop(forecasts);
-        assert!(forecast_task.try_begin(&idle, &at(90)).is_none(), "without a page");
+        assert!(forecast_task.try_begin(&idle, &at(150)).is_none(), "without a page");
     }
 }

@@ -28,8 +28,12 @@ impl Passes<'_> {
         let price_max = Some(share_max.max(with_one_node))
             .filter(|_| !self.input.settings.steer && price > MicroUsd::ZERO);
         let mut is_changed = false;
-        // Of a large fleet, only the next plan is made in advance.
-        let passes_max = if problem.is_too_large(&outcome.fleet) { 1 } else { PASSES_MAX };
+        // Of a large fleet, only the next plan is made in advance, if it can launch nodes.
+        let passes_max = if problem.is_too_large(&outcome.fleet) {
+            usize::from(problem.allows_nodes_for_left_over(&outcome.fleet))
+        } else {
+            PASSES_MAX
+        };
         for _ in 0..passes_max {
             if !problem.has_left_over(&outcome.fleet) {
                 break;
