@@ -89,7 +89,6 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
     } = inputs;
     base.preconditions = rows.preconditions;
     base.unresolved = (!demand.unresolved.is_empty()).then_some(desired.unresolved_policy);
-    let contingency = contingency(solution, &rows.changes);
     let summary = totals::summary(&rows.changes, rows.blocked);
     let expiry = validity(summary.destructive);
     let unschedulable = unschedulable_rows(demand, solution, rows.excluded_pods);
@@ -98,12 +97,11 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
     let mut cost = totals::cost(&rows.explain, lower_bound, &catalog.prices, rows.uncertain_prices);
     cost.fargate = fargate::cost(demand, rates);
     list_cost::add(&mut cost, &mut diagnostics, &rows.changes, &rows.explain, desired, catalog);
-    let applyable = !errored && base.world.unchangeable_reason().is_none();
     let mut plan = Plan {
         format_version: FORMAT_VERSION.to_owned(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         timestamp: at,
-        applyable,
+        applyable: !errored && base.world.unchangeable_reason().is_none(),
         complete,
         errored,
         summary,
@@ -120,7 +118,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
             expires_at: at.checked_add(expiry).unwrap_or(at),
             waves: waves(&rows.changes),
             pods: totals::pods(demand, &unschedulable, &cluster_autoscaler, rows.moved),
-            placement: placement(solution, contingency),
+            placement: placement(solution, contingency(solution, &rows.changes)),
             placements: rows.placements,
             unschedulable,
             cluster_autoscaler,
