@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
 
-type BoxedFuture<'f, T> = Pin<Box<dyn Future<Output = T> + 'f>>;
+pub(crate) type BoxedFuture<'f, T> = Pin<Box<dyn Future<Output = T> + 'f>>;
 
 /// Runs `futures`, at most `most` at a time. Returns the results in the order of the futures.
 pub(crate) async fn run_concurrently<'f, T>(

@@ -24,8 +24,8 @@ use crate::model::saturating_time::later;
 use crate::plan::wire::{NodeState, WaveStep};
 use crate::plan::{WithdrawnOffering, client_token};
 
-/// Maximum number of concurrent launch requests, about EC2's burst limit.
-const CONCURRENT_LAUNCHES_MAX: usize = 8;
+/// Maximum number of concurrent launch requests. EC2 accepts bursts of 50.
+const CONCURRENT_LAUNCHES_MAX: usize = 16;
 
 const UNREPEATABLE: &str = "the catalog lacks the offerings of its earlier request; plan again once \
                             EC2 lists the instance";

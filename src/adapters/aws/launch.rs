@@ -27,12 +27,16 @@ use super::launch_template::{AddressFamily, TemplateContent};
 use super::launch_template_gc::NO_SUCH_TEMPLATE;
 use super::rate_limiter::ApiBucket;
 use super::user_data::BootstrapConfig;
+use crate::apply::concurrent::{BoxedFuture, run_concurrently};
 use crate::apply::ports::{
     CallEffect, LaunchOffering, LaunchOutcome, LaunchRequest, LaunchedInstance, PortError,
 };
 use crate::model::desired::{NodeClass, UserData};
 use crate::model::ids::InstanceTypeName;
 use crate::model::observed::{Hardware, KEY_LABEL, tag};
+
+/// Maximum number of launch templates that one launch creates at the same time.
+const CONCURRENT_TEMPLATES_MAX: usize = 8;
 
 /// Maximum attempts of a throttled launch, and the first backoff. Each further backoff is twice as
 /// long.
@@ -115,14 +119,21 @@ impl Aws {
                 }
             }
         }
-        let mut overrides = Vec::new();
-        for (index, offering, subnet, content) in contents {
-            let template =
-                self.ensure_template(context, &content).await.map_err(before_launch_error)?;
-            let (instance_type, subnet) = (offering.instance_type.clone(), subnet.id.clone());
-            overrides.push(FleetOverride { offering: index, template, instance_type, subnet });
-        }
-        Ok(overrides)
+        let overrides = contents.iter().map(|(index, offering, subnet, content)| {
+            let template = self.ensure_template(context, content);
+            let fleet_override = async move {
+                let template = template.await.map_err(before_launch_error)?;
+                let (instance_type, subnet) = (offering.instance_type.clone(), subnet.id.clone());
+                Ok::<_, AwsError>(FleetOverride {
+                    offering: *index,
+                    template,
+                    instance_type,
+                    subnet,
+                })
+            };
+            Box::pin(fleet_override) as BoxedFuture<'_, _>
+        });
+        run_concurrently(overrides, CONCURRENT_TEMPLATES_MAX).await.into_iter().collect()
     }
 
     /// Calls `CreateFleet` and retries while it is throttled. SDK retries are disabled: after its

@@ -1,7 +1,7 @@
 //! The pools and node classes that launches need, as of the plan.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::Instant;
 
@@ -20,8 +20,8 @@ pub struct LaunchContext {
     pub(super) lookups: Mutex<LaunchLookups>,
     /// Held during a lookup.
     pub(super) lookup_lock: tokio::sync::Mutex<()>,
-    /// Held during the creation of a template.
-    pub(super) template_lock: tokio::sync::Mutex<()>,
+    /// Locks of launch templates by name, each held during the creation of its template.
+    template_locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// Lookups that only launches need. Lookups that also determine drift are in
@@ -58,7 +58,7 @@ impl LaunchContext {
                 .collect(),
             lookups: Mutex::default(),
             lookup_lock: tokio::sync::Mutex::default(),
-            template_lock: tokio::sync::Mutex::default(),
+            template_locks: Mutex::default(),
         }
     }
 
@@ -84,6 +84,12 @@ impl LaunchContext {
         let mut known = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
         let used = known.templates.get_mut(name);
         used.map(|at| *at = Some(Instant::now())).is_some()
+    }
+
+    /// Returns the lock of the launch template with this name.
+    pub(super) fn template_lock(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.template_locks.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(locks.entry(name.to_owned()).or_default())
     }
 
     pub(super) fn node_classes(&self) -> impl Iterator<Item = &NodeClass> {

@@ -269,9 +269,9 @@ impl Aws {
         if context.uses_template(&name) {
             return Ok(name);
         }
-        // EC2 limits the creation of templates, so launches with a known template must not wait
-        // for it. Another launch may create the same template meanwhile.
-        let _guard = context.template_lock.lock().await;
+        // Concurrent launches create different templates at the same time, and each template once.
+        let lock = context.template_lock(&name);
+        let _guard = lock.lock().await;
         if context.uses_template(&name) {
             return Ok(name);
         }

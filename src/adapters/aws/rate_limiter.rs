@@ -17,7 +17,7 @@ pub(super) enum ApiBucket {
     Terminate,
     /// Auto Scaling.
     Scaling,
-    /// Launch templates, which EC2 limits most.
+    /// Launch templates.
     Template,
     Queue,
     /// Systems Manager parameters.
@@ -27,17 +27,19 @@ pub(super) enum ApiBucket {
 }
 
 impl ApiBucket {
-    /// Returns the burst and the calls per second. Both are a third of the EC2 limits of an
+    /// Returns the burst and the calls per second: a third to a half of the EC2 limits of an
     /// account, so that other clients keep the rest.
     ///
-    /// Source: EC2 API reference, request throttling: non-mutating 50 and 10, `RunInstances` 5 and
-    /// 2, `TerminateInstances` 100 and 5 (resources 1000 and 20), launch templates 5 and 1.
+    /// Sources: EC2 developer guide, request throttling: unfiltered non-mutating calls 50 and 10,
+    /// `TerminateInstances` 100 and 5 (resources 1000 and 20). Service Quotas of us-east-2:
+    /// `CreateFleet` 50 and 5, `CreateLaunchTemplateVersion` 100 and 5. No source states the limit
+    /// of `CreateLaunchTemplate`.
     fn burst_and_rate(self) -> (u32, u32) {
         match self {
             Self::Describe => (16, 4),
-            Self::Launch => (5, 2),
+            Self::Launch => (25, 2),
             Self::Terminate => (10, 2),
-            Self::Template => (5, 1),
+            Self::Template => (25, 2),
             // SQS has no relevant limit. This one bounds the cost of a bug.
             Self::Queue => (200, 200),
             // Systems Manager allows 40 calls per second.
@@ -86,10 +88,11 @@ mod tests {
     fn calls_beyond_burst_wait_at_the_rate() {
         let (limiter, now) = (RateLimiter::default(), Instant::now());
         let mut waits = Vec::new();
-        for _ in 0..8 {
+        for _ in 0..28 {
             waits.push(limiter.reserve(ApiBucket::Launch, now).duration_since(now).as_millis());
         }
-        assert_eq!(waits, [0, 0, 0, 0, 0, 500, 1000, 1500]);
+        assert!(waits[..25].iter().all(|wait| *wait == 0), "{waits:?}");
+        assert_eq!(waits[25..], [500, 1000, 1500]);
         let other = limiter.reserve(ApiBucket::Terminate, now);
         assert_eq!(other, now, "each API by itself");
     }
@@ -97,11 +100,11 @@ mod tests {
     #[test]
     fn idle_bucket_refills_up_to_burst() {
         let (limiter, now) = (RateLimiter::default(), Instant::now());
-        for _ in 0..5 {
+        for _ in 0..25 {
             limiter.reserve(ApiBucket::Template, now);
         }
         let later = now + Duration::from_mins(1);
-        let free = (0..9).filter(|_| limiter.reserve(ApiBucket::Template, later) == later).count();
-        assert_eq!(free, 5);
+        let free = (0..30).filter(|_| limiter.reserve(ApiBucket::Template, later) == later).count();
+        assert_eq!(free, 25);
     }
 }
