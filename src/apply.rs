@@ -195,7 +195,7 @@ impl<'a> ApplySettings<'a> {
 /// a write.
 pub trait Replan: std::fmt::Debug {
     /// Plans for `observed`, and compares the approved `plan` with the result. A large fleet takes
-    /// seconds, so an implementation may use another thread.
+    /// seconds, so an implementation yields before it plans, or uses another thread.
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r>;
 }
 

@@ -32,7 +32,7 @@ mod unmatched_reservations;
 mod unproven_instances;
 
 pub use forecast::forecast;
-pub use revalidation::revalidate;
+pub use revalidation::{reproduce, revalidate};
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

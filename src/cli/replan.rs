@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 
+use tokio::task::yield_now;
+
 use super::console::Console;
 use super::policy::Judge;
 use super::repository::Repository;
@@ -49,36 +51,19 @@ fn denial_text(check: &Check) -> String {
 
 impl Replan for Replanner<'_> {
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
-        // No other task needs this thread.
-        Box::pin(std::future::ready(self.revalidated(plan, observed)))
+        Box::pin(self.revalidated(plan, observed))
     }
 }
 
 impl Replanner<'_> {
-    fn revalidated(&self, plan: &Plan, observed: &Observed) -> RevalidatedPlan {
-        let base = &plan.capacity.base;
-        let mut observed_now = observed.clone();
-        observed_now.planned_pods = planned_pods(plan);
-        // The approved plan counted these workloads as removed, because a compared revision
-        // declared them.
-        let removed = plan.capacity.demand.iter().filter(|row| row.decided_by == Decider::Removed);
-        observed_now.mark_delivered(removed.map(|row| row.workload.clone()));
-        let world = BaseWorld::new(base.world.name.clone(), observed);
-        let steer = plan.capacity.placement.unsteered.is_some();
-        let mut revalidated = planner::revalidate(
-            &Inputs {
-                desired: &self.repository.desired,
-                observed: &observed_now,
-                catalog: self.catalog,
-                base: Base { world, preconditions: Vec::new(), ..base.clone() },
-                at: observed.taken_at,
-                demand: base.demand,
-                is_forecast: false,
-                scope: Scope::default(),
-                settings: crate::solver::Settings { steer, ..self.repository.fleet.solve },
-            },
-            plan,
-        );
+    async fn revalidated(&self, plan: &Plan, observed: &Observed) -> RevalidatedPlan {
+        // The lease is renewed on this thread, and each planning of a large fleet takes seconds.
+        yield_now().await;
+        let reproduced = self.reproduced(plan, observed);
+        if reproduced.is_none() {
+            yield_now().await;
+        }
+        let mut revalidated = reproduced.unwrap_or_else(|| self.with_planned_pods(plan, observed));
         if let Some(judge) = self.judge {
             let mut judged = revalidated.with_current_numbers(plan);
             judge.judge(&mut judged);
@@ -88,6 +73,45 @@ impl Replanner<'_> {
         self.now.replace(Some(revalidated.current.clone()));
         revalidated
     }
+
+    /// Returns the result for the world as it is, if its plan has the approved digest.
+    fn reproduced(&self, plan: &Plan, observed: &Observed) -> Option<RevalidatedPlan> {
+        self.with_inputs(plan, observed.clone(), |inputs| planner::reproduce(inputs, plan))
+    }
+
+    /// Returns the result for the world with the approved pods planned on their nodes. The pods of
+    /// nodes that start are packed as the approved plan packs them.
+    fn with_planned_pods(&self, plan: &Plan, observed: &Observed) -> RevalidatedPlan {
+        let observed = Observed { planned_pods: planned_pods(plan), ..observed.clone() };
+        self.with_inputs(plan, observed, |inputs| planner::revalidate(inputs, plan))
+    }
+
+    /// Calls `compute` with the inputs of the approved plan, as they are now.
+    fn with_inputs<T>(
+        &self,
+        plan: &Plan,
+        mut observed: Observed,
+        compute: impl FnOnce(&Inputs) -> T,
+    ) -> T {
+        let base = &plan.capacity.base;
+        // The approved plan counted these workloads as removed, because a compared revision
+        // declared them.
+        let removed = plan.capacity.demand.iter().filter(|row| row.decided_by == Decider::Removed);
+        observed.mark_delivered(removed.map(|row| row.workload.clone()));
+        let world = BaseWorld::new(base.world.name.clone(), &observed);
+        let steer = plan.capacity.placement.unsteered.is_some();
+        compute(&Inputs {
+            desired: &self.repository.desired,
+            observed: &observed,
+            catalog: self.catalog,
+            base: Base { world, preconditions: Vec::new(), ..base.clone() },
+            at: observed.taken_at,
+            demand: base.demand,
+            is_forecast: false,
+            scope: Scope::default(),
+            settings: crate::solver::Settings { steer, ..self.repository.fleet.solve },
+        })
+    }
 }
 
 #[cfg(test)]
@@ -95,6 +119,8 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::fs;
     use std::path::Path;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
 
     use serde_json::Value;
 
@@ -102,7 +128,11 @@ mod tests {
     use crate::adapters::git::read_tree;
     use crate::cli::tests::run_command;
     use crate::cli::{Exit, embedded};
+    use crate::model::requirement::{key, label};
     use crate::plan::canonical;
+    use crate::testing::pods::topology_spread;
+    use crate::testing::simulator::run;
+    use crate::testing::{Scenario, requirement, workload_id};
 
     const SETTINGS: &str = "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: { name: t }\n\
         spec: { cluster: { name: t, region: us-east-1, zones: [us-east-1a] } }\n";
@@ -202,9 +232,7 @@ mod tests {
         let taken_at = plan.capacity.base.world.taken_at;
         let observed = embedded::observe(&world, &repository, taken_at).expect("observed");
         // The other world has lost an instance, so the second plan differs from the approved one.
-        let mut other = observed.clone();
-        let lost: BTreeSet<_> = observed.instances.keys().take(1).cloned().collect();
-        other.remove_instances(&lost);
+        let other = without_an_instance(&observed);
         (plan, observed, other, repository)
     }
 
@@ -216,9 +244,14 @@ mod tests {
         let catalog = Catalog::load(&repository.fleet.region, &repository.fleet.zones);
         let catalog = catalog.expect("a catalog");
         let replanner = Replanner::new(&repository, &catalog);
-        let outcome = |plan: &Plan, world| format!("{:?}", replanner.revalidated(plan, world));
-        let expected = outcome(&plan, &other);
-        assert_ne!(expected, outcome(&plan, &observed), "the worlds differ");
+        let outcome = |plan: &Plan, world: &Observed| {
+            format!("{:?}", run(replanner.revalidated(plan, world)))
+        };
+        // The unchanged world is planned as it is, and the other one with the planned pods as well.
+        assert!(replanner.reproduced(&plan, &observed).is_some());
+        assert!(replanner.reproduced(&plan, &other).is_none());
+        let expected = [&observed, &other].map(|world| (world, outcome(&plan, world)));
+        assert_ne!(expected[0].1, expected[1].1, "the worlds differ");
         let mut json: Value = serde_json::from_str(&plan.to_json()).expect("JSON");
         // An attacker writes the checksum anew.
         json.as_object_mut().expect("an object").remove("checksum");
@@ -237,8 +270,10 @@ mod tests {
                 continue;
             };
             *tried += 1;
-            let found = outcome(&edited, &other);
-            assert_eq!(found, expected, "{at} = {edit} is read and not approved");
+            for (world, expected) in &expected {
+                let found = outcome(&edited, world);
+                assert_eq!(found, *expected, "{at} = {edit} is read and not approved");
+            }
             let list = at.split('/').filter(|part| part.parse::<usize>().is_err());
             outside.insert(list.take(3).collect::<Vec<_>>().join("/"));
         }
@@ -251,5 +286,105 @@ mod tests {
             assert!(!outside.contains(&read), "{read}: {views}");
         }
         assert!(!outside.contains("/timestamp"), "{views}");
+    }
+
+    /// Returns a repository that declares only its settings.
+    fn repository_of_settings() -> Repository {
+        let tree = tempfile::tempdir().expect("a directory");
+        write(tree.path(), "fleetwright.yaml", SETTINGS);
+        Repository::read(&read_tree(tree.path()).expect("a tree"))
+    }
+
+    /// Returns a scenario with two empty nodes, and its plan for three pods that spread over zones.
+    /// It launches a node in a third zone. Its pods are edited: the two nodes have all of them.
+    fn plan_with_edited_pods(settings: crate::solver::Settings) -> (Scenario, Plan) {
+        let mut scenario = Scenario::new(&["m5.large"], 200, 256);
+        scenario.settings = settings;
+        let template = scenario.template();
+        template.labels = [label("app", "a")].into();
+        template.spec.topology_spread = vec![topology_spread(key::ZONE, 1, "a")];
+        let zones = requirement(key::ZONE, &["us-east-1a", "us-east-1b"]);
+        scenario.pool().requirements.push(zones);
+        scenario.scale(2);
+        for launch in scenario.solve().target.launches {
+            scenario.launch(&launch.node);
+        }
+        assert_eq!(scenario.observed.nodes.len(), 2);
+        scenario.pool().requirements.pop();
+        scenario.scale(3);
+        let mut plan = scenario.plan();
+        assert_eq!(plan.summary.add, 1);
+        let existing = plan.resource_changes.iter().filter(|row| row.change.before.is_some());
+        let existing: BTreeSet<_> = existing.map(|row| row.address.clone()).collect();
+        let rows = plan.capacity.explain.iter_mut();
+        let rows = rows.filter(|row| existing.contains(&row.address));
+        let counts = rows.zip([2, 1]).flat_map(|(row, pods)| {
+            row.pods.values_mut().map(move |count| std::mem::replace(count, pods))
+        });
+        assert_eq!(counts.collect::<Vec<_>>(), [1, 1]);
+        (scenario, plan.with_identity())
+    }
+
+    fn without_an_instance(observed: &Observed) -> Observed {
+        let mut other = observed.clone();
+        other.remove_instances(&observed.instances.keys().take(1).cloned().collect());
+        other
+    }
+
+    /// Returns how often a future is polled until it is ready.
+    fn polls(future: impl Future) -> u32 {
+        let mut future = pin!(future);
+        let mut context = Context::from_waker(Waker::noop());
+        (1..).find(|_| future.as_mut().poll(&mut context).is_ready()).expect("it ends")
+    }
+
+    #[test]
+    fn other_tasks_run_before_each_planning() {
+        let mut repository = repository_of_settings();
+        let (scenario, plan) = plan_with_edited_pods(repository.fleet.solve);
+        repository.desired = scenario.desired.clone();
+        let replanner = Replanner::new(&repository, &scenario.catalog);
+        let other = without_an_instance(&scenario.observed);
+        assert_eq!(polls(replanner.replan(&plan, &scenario.observed)), 2, "one planning");
+        assert_eq!(polls(replanner.replan(&plan, &other)), 3, "two plannings");
+    }
+
+    #[test]
+    fn plan_of_the_unchanged_world_is_current() {
+        let mut repository = repository_of_settings();
+        let (scenario, plan) = plan_with_edited_pods(repository.fleet.solve);
+        repository.desired = scenario.desired.clone();
+        let replanner = Replanner::new(&repository, &scenario.catalog);
+        let observed = &scenario.observed;
+        // With the planned pods on their nodes, nothing is launched.
+        let planned = replanner.with_planned_pods(&plan, observed);
+        assert_ne!(planned.current.capacity.digest, plan.capacity.digest);
+        let found = run(replanner.revalidated(&plan, observed));
+        assert_eq!(found.current.capacity.digest, plan.capacity.digest);
+        let expected = RevalidatedPlan::as_approved(found.current.clone());
+        assert_eq!(format!("{found:?}"), format!("{expected:?}"), "it applies unchanged");
+        // The planned pods count in every other world.
+        let other = without_an_instance(observed);
+        let found = run(replanner.revalidated(&plan, &other));
+        let expected = replanner.with_planned_pods(&plan, &other);
+        assert_eq!(format!("{found:?}"), format!("{expected:?}"));
+    }
+
+    #[test]
+    fn removed_workload_counts_as_removed_in_both_plannings() {
+        let mut repository = repository_of_settings();
+        let mut scenario = Scenario::new(&["m5.large"], 1500, 1024);
+        scenario.settings = repository.fleet.solve;
+        scenario.step(2);
+        scenario.desired.workloads.clear();
+        let observed = scenario.observed.clone();
+        scenario.observed.mark_delivered([workload_id()]);
+        let plan = scenario.plan();
+        assert!(plan.summary.destroy > 0);
+        repository.desired = scenario.desired.clone();
+        let replanner = Replanner::new(&repository, &scenario.catalog);
+        assert!(replanner.reproduced(&plan, &observed).is_some());
+        let planned = replanner.with_planned_pods(&plan, &observed);
+        assert_eq!(planned.current.capacity.digest, plan.capacity.digest);
     }
 }

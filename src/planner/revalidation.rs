@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     Inputs, freeze_reason, node_count_fixpoint, plan_in_scope, solver_input, with_effective_inputs,
 };
+use crate::demand::Demand;
 use crate::model::desired::{Desired, Scaler, ScalerRule};
 use crate::model::ids::{Address, GroupName, InstanceId, NodeName, PoolName, Tags};
 use crate::model::observed::{
@@ -39,6 +40,26 @@ const TRIALS_WORK: usize = 2_000_000;
 
 const NO_LONGER_NEEDED: &str = "no pod needs the node any more";
 
+/// Returns the result for an approved plan whose digest a plan for the current inputs has.
+///
+/// In an unchanged world, inputs without planned pods lead to the same plan. With the pods planned
+/// on their nodes, the search may end in another plan.
+pub fn reproduce(inputs: &Inputs, approved: &Plan) -> Option<RevalidatedPlan> {
+    // The plan of the whole fleet differs from one of a limited scope.
+    if !approved.complete {
+        return None;
+    }
+    with_effective_inputs(inputs, |inputs| {
+        let applied = AppliedPlan::new(inputs, approved);
+        // No later plan repeats a launch that is done.
+        if launches(approved).any(|row| applied.has_instance(row)) {
+            return None;
+        }
+        let current = CurrentPlan::new(inputs, approved);
+        current.has_digest_of(approved).then_some(current.revalidated)
+    })
+}
+
 /// Compares the approved plan with the current inputs.
 ///
 /// If the current plan has the approved digest, no further checks are made.
@@ -47,25 +68,11 @@ pub fn revalidate(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
 }
 
 fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
-    let demand = node_count_fixpoint::demand(inputs, inputs.observed);
-    let (mut now, _) = plan_in_scope(inputs, &demand);
-    set_identity(&mut now);
-    let mut revalidated = RevalidatedPlan::as_approved(now);
-    let review = review_launches(
-        approved,
-        &Facts {
-            desired: inputs.desired,
-            demand: &demand,
-            observed: inputs.observed,
-            catalog: inputs.catalog,
-            allocation: crate::catalog::allocation,
-        },
-    );
-    let LaunchReview { refused, withdrawn, dearest } = review;
-    (revalidated.undeclared, revalidated.withdrawn) = (refused, withdrawn);
-    if revalidated.current.capacity.digest == approved.capacity.digest {
-        return revalidated;
+    let current = CurrentPlan::new(inputs, approved);
+    if current.has_digest_of(approved) {
+        return current.revalidated;
     }
+    let CurrentPlan { demand, mut revalidated, dearest } = current;
     revalidated.undeclared.extend(undeclared_launches(inputs.desired, approved));
     let applied = AppliedPlan::new(inputs, approved);
     let within_limits = applied.remaining_without(&BTreeSet::new());
@@ -109,6 +116,41 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
         .or_else(|| applied.exceeded_budget());
     revalidated.frozen = freeze_reason.filter(|_| applied.has_removals());
     revalidated
+}
+
+/// The plan for the current inputs, and the review of the approved launches.
+struct CurrentPlan {
+    demand: Demand,
+    /// The result if the current plan has the approved digest.
+    revalidated: RevalidatedPlan,
+    /// Price of the dearest offering that remains, where the planned offering is withdrawn.
+    dearest: BTreeMap<Address, MicroUsd>,
+}
+
+impl CurrentPlan {
+    fn new(inputs: &Inputs, approved: &Plan) -> Self {
+        let demand = node_count_fixpoint::demand(inputs, inputs.observed);
+        let (mut now, _) = plan_in_scope(inputs, &demand);
+        set_identity(&mut now);
+        let mut revalidated = RevalidatedPlan::as_approved(now);
+        let review = review_launches(
+            approved,
+            &Facts {
+                desired: inputs.desired,
+                demand: &demand,
+                observed: inputs.observed,
+                catalog: inputs.catalog,
+                allocation: crate::catalog::allocation,
+            },
+        );
+        let LaunchReview { refused, withdrawn, dearest } = review;
+        (revalidated.undeclared, revalidated.withdrawn) = (refused, withdrawn);
+        Self { demand, revalidated, dearest }
+    }
+
+    fn has_digest_of(&self, approved: &Plan) -> bool {
+        self.revalidated.current.capacity.digest == approved.capacity.digest
+    }
 }
 
 /// Returns texts about the launches whose pool or node class is declared otherwise than the plan

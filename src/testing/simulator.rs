@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -23,7 +24,31 @@ use crate::simulator::{
 
 /// Runs a future on the simulated world, which is always ready.
 pub(crate) fn run<F: Future>(future: F) -> F::Output {
-    poll_once(future).expect("a simulated world answers at once")
+    poll_while_it_yields(future).expect("a simulated world answers at once")
+}
+
+/// Records that it was woken.
+#[derive(Default)]
+struct WokenFlag(AtomicBool);
+
+impl Wake for WokenFlag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Polls a future for as long as it wakes itself. Returns `None` if a port has not answered.
+pub(crate) fn poll_while_it_yields<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = Box::pin(future);
+    let woken = Arc::new(WokenFlag::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return Some(output),
+            Poll::Pending if woken.0.swap(false, Ordering::Relaxed) => {}
+            Poll::Pending => return None,
+        }
+    }
 }
 
 /// Polls a future once. Returns `None` if a port has not answered.

@@ -18,7 +18,7 @@ use crate::plan::Plan;
 use crate::plan::wire::Action;
 use crate::simulator::World;
 use crate::testing::apply::{Fault, FaultyPorts, all};
-use crate::testing::simulator::{poll_once, run};
+use crate::testing::simulator::{poll_while_it_yields, run};
 
 const SETTINGS: &str = "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: { name: t }\n\
     spec: { cluster: { name: t, region: us-east-1, zones: [us-east-1a] } }\n";
@@ -124,10 +124,9 @@ impl Saved {
         };
         let faulty = FaultyPorts::new(world, at, Fault::CrashAfter);
         let mut silent = |_: &Event| {};
-        let Some(receipt) = poll_once(apply(&self.plan, &all(&faulty), &settings, &mut silent))
-        else {
-            return true;
-        };
+        let ports = all(&faulty);
+        let applying = apply(&self.plan, &ports, &settings, &mut silent);
+        let Some(receipt) = poll_while_it_yields(applying) else { return true };
         let receipt = receipt.expect("the plan is not refused");
         assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:#?}");
         false

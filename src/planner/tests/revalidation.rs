@@ -10,7 +10,7 @@ use crate::model::requirement::label;
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{Action, AlternativesRow, NodeState, Plan};
 use crate::plan::{RevalidatedPlan, change_id};
-use crate::planner::{Scope, revalidate};
+use crate::planner::{Scope, reproduce, revalidate};
 use crate::testing::{Scenario, requirement};
 
 /// Returns a scenario with room for one pod per node, so that nodes and pods change together.
@@ -40,6 +40,43 @@ fn unchanged_inputs_keep_the_approved_plan() {
     let (approved, found) = plan_then_revalidate(one_pod_per_node(), 3, 3);
     assert_eq!(found.current.capacity.digest, approved.capacity.digest);
     assert_eq!((found.dropped.len(), found.missing.len()), (0, 0));
+}
+
+#[test]
+fn only_a_whole_plan_is_reproduced_before_its_first_launch() {
+    let mut scenario = one_pod_per_node();
+    scenario.step(1);
+    scenario.instance().tags.insert(tag::CHANGE.into(), "another".into());
+    scenario.scale(3);
+    let approved = scenario.plan();
+    let reproduced = |scenario: &Scenario, approved: &Plan| {
+        let found = reproduce(&scenario.inputs(), approved)?;
+        assert_eq!(found.current.capacity.digest, approved.capacity.digest);
+        Some((found.undeclared, found.withdrawn.len()))
+    };
+    assert_eq!(reproduced(&scenario, &approved), Some((Vec::new(), 0)));
+    let partial = Plan { complete: false, ..approved.clone() };
+    assert_eq!(reproduced(&scenario, &partial), None, "its scope is limited");
+    scenario.scale(4);
+    assert_eq!(reproduced(&scenario, &approved), None, "another pod");
+    scenario.scale(3);
+    let mut rows = approved.resource_changes.iter();
+    let launch = rows.find(|row| row.change.actions == [Action::Create]).expect("a launch");
+    let change = change_id(&approved.capacity.plan_id, &launch.address).to_string();
+    scenario.instance().tags.insert(tag::CHANGE.into(), change);
+    assert_eq!(reproduced(&scenario, &approved), None, "a launch is done");
+}
+
+#[test]
+fn launches_of_a_reproduced_plan_are_reviewed() {
+    let mut scenario = one_pod_per_node();
+    scenario.scale(1);
+    let mut approved = scenario.plan();
+    for row in &mut approved.capacity.explain {
+        row.hourly_after = Some(MicroUsd(1));
+    }
+    let found = reproduce(&scenario.inputs(), &approved).expect("its decisions are the same");
+    assert_eq!(found.undeclared.len(), 1, "it states a low price: {:?}", found.undeclared);
 }
 
 #[test]
