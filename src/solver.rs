@@ -61,6 +61,7 @@ mod scheduling_runs;
 mod shape_search;
 mod simulation;
 mod simulation_run;
+mod special_hardware;
 mod spot_diversity;
 mod spread_domains;
 mod staggered_readiness;

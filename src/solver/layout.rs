@@ -90,7 +90,7 @@ impl Problem<'_> {
 
     /// Returns the pool limits for launches beside the retained nodes. A planned node that is not
     /// retained is never launched. A running node counts until it is removed, after the launches.
-    fn limits_beside(&self, retained: &[bool]) -> RemainingLimits {
+    pub(super) fn limits_beside(&self, retained: &[bool]) -> RemainingLimits {
         let mut limits = self.limits.clone();
         let nodes = self.existing.iter().zip(retained);
         for (node, _) in nodes.filter(|(node, retained)| node.is_planned && !**retained) {
@@ -166,8 +166,18 @@ impl Problem<'_> {
         placed: PlacedOnRetained,
         ahead: LookAhead,
     ) -> Layout {
-        let PlacedOnRetained { pods_on, staying, left, set_aside } = placed;
-        let mut packing = self.pack_new_nodes(&left, &self.limits_beside(&retained), ahead);
+        let packing = self.pack_new_nodes(&placed.left, &self.limits_beside(&retained), ahead);
+        self.layout_with(retained, placed, packing)
+    }
+
+    /// Returns the layout with this packing of the pods that remain.
+    pub(super) fn layout_with(
+        &self,
+        retained: Vec<bool>,
+        placed: PlacedOnRetained,
+        mut packing: Packing,
+    ) -> Layout {
+        let PlacedOnRetained { pods_on, staying, set_aside, left: _ } = placed;
         for (class, count) in &set_aside {
             packing.left[*class] += count;
         }
@@ -207,7 +217,12 @@ impl Problem<'_> {
     }
 
     /// Packs pods on new nodes: greedily, or by column generation where that is less work.
-    fn pack_new_nodes(&self, left: &[u32], limits: &RemainingLimits, ahead: LookAhead) -> Packing {
+    pub(super) fn pack_new_nodes(
+        &self,
+        left: &[u32],
+        limits: &RemainingLimits,
+        ahead: LookAhead,
+    ) -> Packing {
         if self.is_large_packing(left)
             && let Some(packing) = pack_by_prices(self.model, left, limits)
         {

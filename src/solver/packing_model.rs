@@ -85,8 +85,12 @@ pub(super) struct OfferClass {
     pub is_reserved: bool,
     /// Indices of the offers, in ascending order.
     pub offers: Vec<usize>,
-    /// For each pod class, true if the node admits its pods and has room for one.
+    /// For each pod class, true if the node admits its pods and has room for one. Special hardware
+    /// admits only pods that fit on nothing else.
     pub admits: Vec<bool>,
+    /// For special hardware: `admits` with the pods that only use the room beside those that need
+    /// it. Empty for other nodes.
+    admits_beside: Vec<bool>,
     /// For each admission, the weight of unmet preferences, in percent of the pod value.
     pub preference_penalty: Vec<u32>,
 }
@@ -95,6 +99,12 @@ impl OfferClass {
     /// Returns true if a node admits a pod of a class that has pods in `wanted`.
     pub(super) fn admits_any(&self, wanted: &[u32]) -> bool {
         self.admits.iter().zip(wanted).any(|(admits, pods)| *admits && *pods > 0)
+    }
+
+    /// Returns true if an empty node holds a pod of the class, whether it needs special hardware or
+    /// not.
+    pub(super) fn fits(&self, class: usize) -> bool {
+        self.admits_beside.get(class).copied().unwrap_or(self.admits[class])
     }
 }
 
@@ -409,6 +419,7 @@ fn offer_classes(
                 pool: pool.clone(),
                 is_reserved: reservation.is_some(),
                 admits: classes.iter().map(fits).collect(),
+                admits_beside: Vec::new(),
                 offers: members,
                 preference_penalty: unmet,
                 room,
@@ -423,6 +434,9 @@ fn offer_classes(
 fn reserve_exotic(offer_classes: &mut [OfferClass], offers: &[Offer]) {
     let is_exotic = |offer_class: &OfferClass| offers[offer_class.offers[0]].has_special_hardware;
     let classes = offer_classes.first().map_or(0, |offer_class| offer_class.admits.len());
+    for offer_class in offer_classes.iter_mut().filter(|c| is_exotic(c)) {
+        offer_class.admits_beside.clone_from(&offer_class.admits);
+    }
     for class in 0..classes {
         if offer_classes
             .iter()

@@ -35,6 +35,13 @@ impl PodRanks {
         Self { levels: distinct.len(), ranks, order }
     }
 
+    /// Returns the ranks in which these classes precede others of the same priority.
+    pub(super) fn with_first(mut self, is_first: &[bool]) -> Self {
+        let ranks = &self.ranks;
+        self.order.sort_by_key(|class| (ranks[*class], !is_first[*class]));
+        self
+    }
+
     /// Returns the remaining pods of each priority, highest first.
     pub(super) fn left_by_priority(&self, packing: &Packing) -> Vec<u64> {
         self.by_priority(packing.left.iter().copied().enumerate())

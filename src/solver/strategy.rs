@@ -13,6 +13,7 @@ use super::local_search::{Readmission, UnschedulableSearch};
 use super::problem::VerifiedFleet;
 use super::scheduling_runs::SchedulingRun;
 use super::simulation::Simulation;
+use super::special_hardware::SpecialHardwareFirst;
 use super::spot_diversity::SpotDiversity;
 use super::tie_break_sampling::SampleRepair;
 use super::zone_balance::ZoneBalance;
@@ -38,10 +39,12 @@ pub(super) enum Stage {
 
 /// All strategies. A percentage is the mean by which plans cost more without the strategy. See
 /// `docs/src/explanation/measurements.md`.
-const STRATEGIES: [(Stage, &dyn Strategy); 8] = [
+const STRATEGIES: [(Stage, &dyn Strategy); 9] = [
     // Retains nodes to retire, and simulates fleets that differ by one node, for fewer unschedulable
     // pods.
     (Stage::Pass, &UnschedulableSearch),
+    // Serves pods with special hardware first, where limits leave pods over.
+    (Stage::Pass, &SpecialHardwareFirst),
     // Readmits pods that were left in favor of other unschedulable pods. 0 % in 60 small trees.
     (Stage::Pass, &Readmission),
     // Adds nodes until further tie-breaking samples pass.

@@ -5,6 +5,7 @@ mod failures;
 mod interfaces;
 mod nominations;
 mod pod_rules;
+mod special_hardware;
 mod spot_diversity;
 mod stability;
 mod suggested_change;

@@ -1,0 +1,115 @@
+//! Pods that need special hardware, beside pods that do not, where limits allow few nodes.
+
+use super::pod_rules::{deployment, scenario};
+use crate::testing::{Scenario, requirement};
+
+const SMALL: &str = "containers: [{name: app, resources: {requests: {cpu: 250m, memory: 256Mi}}}]";
+
+/// Returns the rest of a pod with one GPU and this request of CPU.
+fn with_gpu(cpu: &str) -> String {
+    format!(
+        "containers: [{{name: app, resources: {{requests: {{cpu: {cpu}, memory: 1Gi}}, limits: \
+         {{nvidia.com/gpu: 1}}}}}}]"
+    )
+}
+
+/// Returns a repository with the Deployments `gpu` and `small`, and one pool of these types. The
+/// pool may have this amount of CPU.
+fn limited(gpu: &str, small: &str, types: &[&str], cpu: Option<i64>) -> Scenario {
+    let mut scenario = scenario(&[gpu.to_owned(), small.to_owned()]);
+    let pool = scenario.pool();
+    pool.requirements[0] = requirement("node.kubernetes.io/instance-type", types);
+    pool.limits.resources = cpu.into_iter().map(|cpu| ("cpu".into(), cpu)).collect();
+    scenario
+}
+
+/// Returns the types of the new nodes, and the placed pods of `gpu` and of `small`.
+fn fleet(scenario: &Scenario) -> (Vec<String>, [u32; 2]) {
+    let target = scenario.solve().target;
+    let launches = target.launches.iter();
+    let mut types: Vec<String> =
+        launches.map(|launch| launch.node.instance_type.to_string()).collect();
+    types.sort_unstable();
+    let names: Vec<String> =
+        scenario.desired.workloads.keys().map(|id| id.name.to_string()).collect();
+    let placed = |name: &str| -> u32 {
+        let of_name = target.placements.iter().filter(|(group, _)| names[**group] == name);
+        of_name.flat_map(|(_, nodes)| nodes.values()).sum()
+    };
+    let pods = ["gpu", "small"].map(placed);
+    (types, pods)
+}
+
+fn types(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[test]
+fn gpu_pod_and_small_pods_share_the_only_node_within_a_limit() {
+    let plain_and = |special: &[&'static str]| [special, &["m5.large", "m5.xlarge"][..]].concat();
+    for (special, cpu, small, expected) in [
+        // Plain nodes for the small pods alone would have 16 or 28 CPU, too many beside 48.
+        (&["g4dn.12xlarge"][..], 48_000, 60, "g4dn.12xlarge"),
+        (&["g4dn.12xlarge"], 48_000, 100, "g4dn.12xlarge"),
+        // A g5.xlarge has room for 13 small pods, and 12 CPU of m5 nodes for 45.
+        (&["g5.xlarge", "g5.4xlarge"], 16_000, 60, "g5.4xlarge"),
+    ] {
+        let (gpu, pods) =
+            (deployment("gpu", 1, &with_gpu("500m")), deployment("small", small, SMALL));
+        let mut scenario = limited(&gpu, &pods, &plain_and(special), Some(cpu));
+        assert_eq!(fleet(&scenario), (types(&[expected]), [1, small]), "{small} on {special:?}");
+        scenario.apply();
+        let next = scenario.plan().summary;
+        assert_eq!((next.add, next.destroy), (0, 0), "{small} on {special:?}");
+    }
+}
+
+#[test]
+fn limit_that_is_not_reached_changes_no_fleet() {
+    let (gpu, small) = (deployment("gpu", 1, &with_gpu("500m")), deployment("small", 60, SMALL));
+    // Only this type has a GPU, and it has room for all pods.
+    let expected = (types(&["g4dn.12xlarge"]), [1, 60]);
+    for cpu in [None, Some(1_000_000)] {
+        let of_types = ["g4dn.12xlarge", "m5.large", "m5.xlarge"];
+        assert_eq!(fleet(&limited(&gpu, &small, &of_types, cpu)), expected, "{cpu:?}");
+    }
+}
+
+#[test]
+fn higher_priority_of_small_pods_comes_before_gpus_at_a_limit() {
+    let of_types = ["g4dn.12xlarge", "m5.2xlarge"];
+    let six_cpu = |priority: u32| {
+        format!(
+            "priority: {priority}, containers: [{{name: app, resources: {{requests: {{cpu: 6, \
+             memory: 1Gi}}}}}}]"
+        )
+    };
+    // Five pods of 6 CPU and two of 7 fit on 47.8 CPU, or four and three.
+    let (gpu, small) =
+        (deployment("gpu", 3, &with_gpu("7")), deployment("small", 5, &six_cpu(1_000)));
+    let shared = fleet(&limited(&gpu, &small, &of_types, Some(48_000)));
+    assert_eq!(shared, (types(&["g4dn.12xlarge"]), [2, 5]));
+    // Beside a pod of 20 CPU, only four of the others fit. Five without it are as many pods for
+    // less.
+    for priority in [0, 1_000] {
+        let (gpu, small) =
+            (deployment("gpu", 1, &with_gpu("20")), deployment("small", 5, &six_cpu(priority)));
+        let plain = fleet(&limited(&gpu, &small, &of_types, Some(48_000)));
+        assert_eq!(plain, (types(&["m5.2xlarge"; 5]), [0, 5]), "{priority}");
+    }
+}
+
+#[test]
+fn gpu_node_that_small_pods_may_fill_first_needs_nominations() {
+    // Beside the GPU pod, 7 small pods fit, and 15 on the other node that the limit allows. Without
+    // nominations, kube-scheduler may place more of them beside it, before it arrives.
+    let (gpu, small) = (deployment("gpu", 1, &with_gpu("14")), deployment("small", 22, SMALL));
+    for (steer, expected) in [
+        (true, (types(&["g5.4xlarge", "m5.xlarge"]), [1, 22])),
+        (false, (types(&["m5.xlarge"; 2]), [0, 22])),
+    ] {
+        let mut scenario = limited(&gpu, &small, &["g5.4xlarge", "m5.xlarge"], Some(20_000));
+        scenario.settings.steer = steer;
+        assert_eq!(fleet(&scenario), expected, "steer {steer}");
+    }
+}
