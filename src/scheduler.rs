@@ -17,8 +17,8 @@
 //!
 //! Invariant: every count that filters and scores read is updated with each pod that is bound or
 //! removed, so that trying a node never reads the pods of other nodes. Node-local results are
-//! cached until the node changes. Tests check both against a reference that counts again for each
-//! pod: every choice is the same.
+//! cached until the node changes, and a search skips the nodes that are known to fail. Tests check
+//! both against a reference that counts again for each pod: every choice is the same.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -75,6 +75,7 @@ mod tests;
 mod topology;
 mod topology_spread;
 mod unfit;
+mod unfit_nodes;
 mod volumes;
 
 pub use pod_selection::{NamespaceLabels, PodSelector};
@@ -103,6 +104,7 @@ use pod_registry::PodRegistry;
 use score::FeasibleNodes;
 use topology::{CountUpdate, DomainPodCounts, TermCarriers, slot_mut};
 use topology_spread::DomainCounter;
+use unfit_nodes::UnfitNodes;
 use volumes::AttachedVolumes;
 
 /// A node as the scheduler sees it.
@@ -162,6 +164,7 @@ pub struct Scheduler {
     budgets: Vec<EvictionBudget>,
     attached_volumes: AttachedVolumes,
     score_cache: ScoreCache,
+    unfit_nodes: UnfitNodes,
     feasible: FeasibleNodes,
     /// Increases with every change that may make room for a pod.
     room_version: u64,
@@ -200,6 +203,7 @@ impl Scheduler {
             budgets: Vec::new(),
             attached_volumes: AttachedVolumes::default(),
             score_cache: ScoreCache::default(),
+            unfit_nodes: UnfitNodes::default(),
             feasible: FeasibleNodes::default(),
             room_version: 0,
             unschedulable_at: Vec::new(),
@@ -395,6 +399,7 @@ impl Scheduler {
     fn update_counting(&mut self, node: usize) {
         self.versions[node] += 1;
         self.room_version += 1;
+        self.unfit_nodes.note_change(node);
         for (counting, step) in Arc::make_mut(&mut self.nodes).update_counting(node) {
             for (counter, (set, arena)) in
                 self.spread_counters.iter_mut().zip(&self.registry.spread_counters)
@@ -419,6 +424,7 @@ impl Scheduler {
         let local = &self.registry.node_locals[self.registry.classes[bound.class].node_local];
         self.usage[node].remove(bound, &local.request, &local.ports);
         self.room_version += 1;
+        self.unfit_nodes.note_change(node);
         self.update_counts(node, bound.class, CountUpdate::Remove);
     }
 

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use super::Scheduler;
-use super::node_local::{NodeLocalFilter, ScoreRow, UNFIT};
+use super::node_local::{EXCLUDED, NodeLocalFilter, ScoreRow, UNFIT};
 use super::node_usage::{ShortResource, Shortage};
 use super::node_view::{NodeMatch, NodeViews};
 use super::pod_class::PodClass;
@@ -173,17 +173,17 @@ impl<'a> PodFilter<'a> {
         );
     }
 
-    /// Returns the resource score of `node`, or [`UNFIT`] if the pod may not run there.
+    /// Returns the resource score of `node`; [`UNFIT`] or [`EXCLUDED`] if it fails a filter.
     #[inline]
     pub(super) fn score(&self, row: &mut ScoreRow, node: usize) -> i32 {
         if !self.domains.iter().all(|domain| domain.passes(node)) {
-            return UNFIT;
+            return EXCLUDED;
         }
         let score = row.score(node, self.versions[node], || {
             let Scheduler { usage: loads, balance, .. } = self.scheduler;
             self.node_local.score(node, self.view, &loads[node], *balance)
         });
-        if score != UNFIT && self.volumes_pass(node) { score } else { UNFIT }
+        if score == UNFIT || self.volumes_pass(node) { score } else { EXCLUDED }
     }
 
     /// Returns true if the pod may run on `node`.

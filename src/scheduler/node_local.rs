@@ -11,8 +11,12 @@ use super::topology::slot_mut;
 /// Maximum number of cached scores, of 8 bytes each: enough for 2,000 requirements on 2,000 nodes.
 const CACHED_SCORES_MAX: usize = 4_000_000;
 
-/// Score of a node that the pod does not fit.
+/// Score of a node that fails the node-local filters.
 pub(super) const UNFIT: i32 = -1;
+
+/// Score of a node that fails a filter on other pods or on volumes; it may fail node-local filters
+/// as well.
+pub(super) const EXCLUDED: i32 = -2;
 
 /// Node-local requirements of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,9 +2,12 @@
 //!
 //! Source: `pkg/scheduler/backend/cache/node_tree.go`, `pkg/scheduler/schedule_one.go`.
 
+use std::ops::Range;
+
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 
+use super::topology::slot_mut;
 use crate::model::ids::{LabelValue, Labels};
 use crate::model::requirement::key;
 
@@ -34,6 +37,10 @@ type RegionZone = (Option<LabelValue>, Option<LabelValue>);
 pub(super) struct NodeOrder {
     zones: Vec<(RegionZone, Vec<usize>)>,
     list: Vec<usize>,
+    /// Position of each node in the list.
+    positions: Vec<Option<usize>>,
+    /// Increases whenever the list is rebuilt.
+    version: u64,
 }
 
 impl NodeOrder {
@@ -64,17 +71,31 @@ impl NodeOrder {
         let zones = &self.zones;
         let take_turn = |turn| zones.iter().filter_map(move |(_, nodes)| nodes.get(turn).copied());
         self.list = (0..longest).flat_map(take_turn).collect();
+        self.positions.clear();
+        for (position, node) in self.list.iter().enumerate() {
+            *slot_mut(&mut self.positions, *node) = Some(position);
+        }
+        self.version += 1;
     }
 
     pub(super) fn nodes(&self) -> &[usize] {
         &self.list
     }
 
-    /// Returns all nodes once, starting with the one at `start`, in two parts.
-    pub(super) fn rotated(&self, start: usize) -> [&[usize]; 2] {
+    /// Returns the position of a node in [`NodeOrder::nodes`].
+    pub(super) fn position(&self, node: usize) -> Option<usize> {
+        self.positions.get(node).copied().flatten()
+    }
+
+    /// Returns a number that differs for each list of this order.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Returns all positions once, starting with `start`, in two parts.
+    pub(super) fn rotated(&self, start: usize) -> [Range<usize>; 2] {
         let start = start.checked_rem(self.list.len()).unwrap_or(0);
-        let (before, after) = self.list.split_at(start);
-        [after, before]
+        [start..self.list.len(), 0..start]
     }
 
     /// Returns the start of the search after one from `start` that tried this number of nodes.

@@ -2,9 +2,11 @@
 //!
 //! Source: `pkg/scheduler/schedule_one.go`.
 
+use std::ops::Range;
+
 use rand::RngExt;
 
-use super::node_local::UNFIT;
+use super::node_local::{EXCLUDED, UNFIT};
 use super::score::FeasibleNodes;
 use super::{Scheduler, node_order};
 
@@ -66,37 +68,49 @@ impl Scheduler {
 
     /// Finds the nodes to score, and returns the number of nodes tried.
     ///
-    /// Upstream tries nodes in parallel and may try a few more. Here they are tried in order.
+    /// Upstream tries nodes in parallel and may try a few more. Here they are tried in order. Nodes
+    /// that are known to fail are skipped, and count as tried.
     pub(super) fn find_feasible(&mut self, class: usize, feasible: &mut FeasibleNodes) -> usize {
         feasible.clear();
         let reserved = self.reserved(class);
         let node_local = self.registry.classes[class].node_local;
         let mut row = self.score_cache.take(node_local, self.usage.len());
+        let mut unfit = self.unfit_nodes.take(node_local, &self.order);
         let filter = self.pod_filter(class);
+        let nodes = self.order.nodes();
         let mut tried = 0;
-        let mut try_all = |nodes: &[usize], wanted: usize| {
-            for (index, node) in nodes.iter().enumerate() {
-                let score = filter.score(&mut row, *node);
-                if score != UNFIT && !reserved.contains(node) {
-                    feasible.push(*node, score);
+        let mut try_all = |positions: Range<usize>, wanted: usize| {
+            let mut next = positions.start;
+            while let Some(position) = unfit.next_absent(next, positions.end) {
+                next = position + 1;
+                let node = nodes[position];
+                let score = filter.score(&mut row, node);
+                if score == UNFIT {
+                    unfit.insert(position);
+                } else if score != EXCLUDED && !reserved.contains(&node) {
+                    feasible.push(node, score);
                     if feasible.len() == wanted {
-                        tried += index + 1;
+                        tried += next - positions.start;
                         return true;
                     }
                 }
             }
-            tried += nodes.len();
+            tried += positions.len();
             false
         };
         if let Some(name) = &self.registry.classes[class].shape.nodes.name {
             let named = self.nodes.by_name.get(name.as_str());
-            try_all(named.map_or(&[], std::slice::from_ref), 1);
+            if let Some(position) = named.and_then(|node| self.order.position(*node)) {
+                let end = position + 1;
+                try_all(position..end, 1);
+            }
         } else {
-            let wanted = node_order::nodes_to_find(self.order.nodes().len());
+            let wanted = node_order::nodes_to_find(nodes.len());
             let [first, second] = self.order.rotated(self.search_start);
             let _ = try_all(first, wanted) || try_all(second, wanted);
         }
         self.score_cache.put_back(node_local, row);
+        self.unfit_nodes.put_back(node_local, unfit);
         tried
     }
 

@@ -7,6 +7,7 @@ mod recorded_clusters;
 mod reference_scores;
 mod scheduling;
 mod score_values;
+mod unfit_nodes;
 mod volumes;
 
 use std::collections::BTreeMap;

@@ -159,7 +159,7 @@ pub(super) fn slot_mut<T: Default + Clone>(list: &mut Vec<T>, index: usize) -> &
     &mut list[index]
 }
 
-/// Returns a domain as an index.
+/// Returns a domain, or another number of 32 bits, as an index.
 #[inline]
 pub(super) fn to_index(domain: u32) -> usize {
     usize::try_from(domain).expect("an index has 32 bits at least")

@@ -6,7 +6,7 @@ use crate::model::storage::{EBS_DRIVER, attach_resource};
 use crate::scheduler::UnfitReason as No;
 
 /// Returns a node in `zone` with this attach limit for EBS volumes.
-fn attaching(name: &str, zone: &str, volumes: i64) -> ScheduleNode {
+pub(super) fn attaching(name: &str, zone: &str, volumes: i64) -> ScheduleNode {
     let mut node = node(name, zone);
     node.allocatable.extended.insert(attach_resource(EBS_DRIVER), volumes);
     node
@@ -24,15 +24,15 @@ fn mount(name: &str, sharing: Sharing) -> PodVolume {
     }
 }
 
-fn own() -> PodVolume {
+pub(super) fn own() -> PodVolume {
     mount("web/data-*", Sharing::Own)
 }
 
-fn shared(name: &str) -> PodVolume {
+pub(super) fn shared(name: &str) -> PodVolume {
     mount(name, Sharing::Shared)
 }
 
-fn with(volumes: Vec<PodVolume>) -> PodShape {
+pub(super) fn with(volumes: Vec<PodVolume>) -> PodShape {
     PodShape { volumes, ..pod("a") }
 }
 
