@@ -106,6 +106,12 @@ impl OfferClass {
     pub(super) fn fits(&self, class: usize) -> bool {
         self.admits_beside.get(class).copied().unwrap_or(self.admits[class])
     }
+
+    /// Returns true if a node holds a pod of the class in place of a node of `other`, which may
+    /// hold it beside pods that need its special hardware.
+    pub(super) fn holds_in_place_of(&self, other: &Self, class: usize) -> bool {
+        self.admits[class] || (!other.admits[class] && self.fits(class))
+    }
 }
 
 /// An existing node.

@@ -256,7 +256,7 @@ fn holds_as_well(
 ) -> bool {
     let admits = |pod_class: &usize| {
         let choice = model.classes[*pod_class].admission;
-        class.admits[*pod_class]
+        class.holds_in_place_of(own, *pod_class)
             && class.preference_penalty[choice] <= own.preference_penalty[choice]
     };
     let requested = |resource: usize| -> i64 {

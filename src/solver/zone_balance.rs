@@ -119,7 +119,7 @@ fn equivalents_in_other_zones(
         let other = &offers[offer_class.offers[0]].node;
         let admits = |class: &usize| {
             let choice = model.classes[*class].admission;
-            offer_class.admits[*class]
+            offer_class.holds_in_place_of(own, *class)
                 && offer_class.preference_penalty[choice] <= own.preference_penalty[choice]
         };
         *index != model.class_of_offer[offer]

@@ -110,7 +110,7 @@ impl TargetBuilder<'_> {
         let (mut too_tight, mut used_up) = (order.no_types(), order.no_types());
         let requested = self.total_requests(node);
         for (index, offer_class) in self.model.offer_classes.iter().enumerate() {
-            if offer_class.pool != selected.pool || !holds(offer_class, node, &requested) {
+            if offer_class.pool != selected.pool || !holds(offer_class, selected, node, &requested) {
                 continue;
             }
             let kind = order.type_of(offer_class);
@@ -235,10 +235,16 @@ impl TargetBuilder<'_> {
     }
 }
 
-/// Returns true if a node of this offer class has room for `requested` and admits the pods of
-/// `node`.
-fn holds(offer_class: &OfferClass, node: &PackedNode, requested: &[i64]) -> bool {
-    has_room(offer_class, requested) && node.pods.keys().all(|class| offer_class.admits[*class])
+/// Returns true if a node of this offer class has room for `requested` and holds the pods of
+/// `node`, whose own offer class is `selected`.
+fn holds(
+    offer_class: &OfferClass,
+    selected: &OfferClass,
+    node: &PackedNode,
+    requested: &[i64],
+) -> bool {
+    has_room(offer_class, requested)
+        && node.pods.keys().all(|class| offer_class.holds_in_place_of(selected, *class))
 }
 
 /// Returns true if a node of this offer class has room for `requested`.

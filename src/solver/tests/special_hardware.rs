@@ -113,3 +113,13 @@ fn gpu_node_that_small_pods_may_fill_first_needs_nominations() {
         assert_eq!(fleet(&scenario), expected, "steer {steer}");
     }
 }
+
+#[test]
+fn gpu_node_with_other_pods_has_alternatives() {
+    let (gpu, small) = (deployment("gpu", 1, &with_gpu("500m")), deployment("small", 60, SMALL));
+    let target = limited(&gpu, &small, &["g4dn.12xlarge", "m5.large"], None).solve().target;
+    let [launch] = &target.launches[..] else { panic!("one node: {:?}", target.launches) };
+    let zones = launch.node.alternatives.iter().map(|other| &other.zone);
+    assert!(zones.clone().count() > 0, "{:?}", launch.node);
+    assert!(zones.clone().all(|zone| *zone != launch.node.zone), "of the same type alone");
+}
