@@ -126,8 +126,8 @@ mod tests {
     use crate::solver::{DriftedNodes, Input, Prepared};
     use crate::testing::Scenario;
 
-    /// Returns whether a fleet without one of its nodes is too large for a search, and its left-over
-    /// pods and new nodes before and after their placement.
+    /// Returns whether a fleet without one of its nodes is too large for a search, and its
+    /// left-over pods and new nodes before and after their placement.
     fn place_missing_pods(input: &Input) -> (bool, [(u32, usize); 2]) {
         let Prepared { split, offers, existing, budgets, .. } =
             Prepared::new(input, &DriftedNodes::default());

@@ -80,8 +80,8 @@ fn plain_candidates(
     found
 }
 
-/// Returns the reasons of rejections, each with the number of types, by the plain definition. A reason
-/// that concerns the price names the cheapest type.
+/// Returns the reasons of rejections, each with the number of types, by the plain definition. A
+/// reason that concerns the price names the cheapest type.
 fn plain_rejections(
     builder: &TargetBuilder,
     node: &PackedNode,
