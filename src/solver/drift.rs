@@ -154,8 +154,8 @@ pub(super) fn had_other_labels(running: &str, pool: &Pool, class: &NodeClass) ->
     labels(running).is_some_and(|running| Some(running) != labels(&declared))
 }
 
-/// Returns the keys of annotations that a pool declares, and that its node lacks or has with another
-/// value. There are none if the annotations of the node are not known.
+/// Returns the keys of annotations that a pool declares, and that its node lacks or has with
+/// another value. There are none if the annotations of the node are not known.
 pub(super) fn different_annotations<'a>(
     node: &Node,
     instance: &Instance,
