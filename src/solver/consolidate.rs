@@ -57,27 +57,7 @@ pub(super) struct Consolidation;
 
 impl Strategy for Consolidation {
     fn improve(&self, simulation: &mut Simulation, current: SolvedFleet) -> SolvedFleet {
-        let mut search = ConsolidationSearch::new(simulation);
-        let problem = search.problem;
-        let baseline_price = current.fleet.layout.price;
-        let is_every_move_worth_it = problem.settings.minimum_fleet_saving_milli_percent == 0;
-        let unmoved = search.improve_to_end(current.fleet, Scope::WithoutMoves);
-        let (fleet, scope) = if is_every_move_worth_it || search.is_limited() {
-            (search.improve_to_end(unmoved, Scope::WithinBudgets), Scope::WithinBudgets)
-        } else {
-            search.improve_with_moves(unmoved)
-        };
-        let budget_blocked = search.budget_blocked_nodes(&fleet, scope);
-        let mut solved = SolvedFleet {
-            fleet,
-            baseline_price,
-            declined: search.declined,
-            budget_blocked,
-            is_cut_short: search.work.is_exhausted(),
-            ..current
-        };
-        solved.drop_removed_nodes(problem.existing);
-        solved
+        ConsolidationSearch::new(simulation).consolidate(current)
     }
 }
 
@@ -132,6 +112,30 @@ impl<'s, 'a> ConsolidationSearch<'s, 'a> {
 }
 
 impl ConsolidationSearch<'_, '_> {
+    /// Returns the fleet after all changes that are worth their cost.
+    fn consolidate(&mut self, current: SolvedFleet) -> SolvedFleet {
+        let problem = self.problem;
+        let baseline_price = current.fleet.layout.price;
+        let is_every_move_worth_it = problem.settings.minimum_fleet_saving_milli_percent == 0;
+        let unmoved = self.improve_to_end(current.fleet, Scope::WithoutMoves);
+        let (fleet, scope) = if is_every_move_worth_it || self.is_limited() {
+            (self.improve_to_end(unmoved, Scope::WithinBudgets), Scope::WithinBudgets)
+        } else {
+            self.improve_with_moves(unmoved)
+        };
+        let budget_blocked = self.budget_blocked_nodes(&fleet, scope);
+        let mut solved = SolvedFleet {
+            fleet,
+            baseline_price,
+            declined: std::mem::take(&mut self.declined),
+            budget_blocked,
+            is_cut_short: self.work.is_exhausted(),
+            ..current
+        };
+        solved.drop_removed_nodes(problem.existing);
+        solved
+    }
+
     /// Changes the fleet until no change is worth its cost. A set that failed is tried once more
     /// when no other set is left.
     fn improve_to_end(&mut self, mut fleet: VerifiedFleet, scope: Scope) -> VerifiedFleet {
@@ -515,3 +519,6 @@ fn spot_markup(node: &ExistingNode) -> Option<MicroUsd> {
 pub(super) fn price_or_minimum(node: &ExistingNode) -> MicroUsd {
     node.price.unwrap_or(MicroUsd(1))
 }
+
+#[cfg(test)]
+mod tests;

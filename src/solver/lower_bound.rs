@@ -61,6 +61,12 @@ impl DualPrices {
         Self { by_class }
     }
 
+    /// Returns prices that bound nothing.
+    #[cfg(test)]
+    pub(super) fn zero(model: &PackingModel) -> Self {
+        Self { by_class: vec![0; model.classes.len()] }
+    }
+
     /// Returns a lower bound on the price of new nodes for `pods` by class.
     pub(super) fn bound(&self, pods: &[u32]) -> MicroUsd {
         MicroUsd(dual_bound(&self.by_class, pods))

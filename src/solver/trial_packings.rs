@@ -34,11 +34,19 @@ pub(super) struct TrialPackings<'a> {
     prices: Option<DualPrices>,
     /// By the nodes that are not retained.
     known: BTreeMap<Vec<usize>, KnownPacking>,
+    #[cfg(test)]
+    remembers: bool,
 }
 
 impl<'a> TrialPackings<'a> {
     pub(super) fn new(problem: &'a Problem<'a>) -> Self {
-        Self { problem, prices: None, known: BTreeMap::new() }
+        Self {
+            problem,
+            prices: None,
+            known: BTreeMap::new(),
+            #[cfg(test)]
+            remembers: true,
+        }
     }
 
     /// Returns the packing beside the retained nodes, or `None` if every packing that leaves no more
@@ -49,6 +57,8 @@ impl<'a> TrialPackings<'a> {
         before: &Packing,
         price_max: MicroUsd,
     ) -> Option<&TrialPacking> {
+        #[cfg(test)]
+        self.forget();
         let removed: Vec<usize> = (0..retained.len()).filter(|index| !retained[*index]).collect();
         let problem = self.problem;
         let known = match self.known.entry(removed) {
@@ -73,5 +83,33 @@ impl<'a> TrialPackings<'a> {
             KnownPacking::Packed(trial) => Some(trial),
             KnownPacking::CostsAtLeast(_) => None,
         }
+    }
+}
+
+/// Shortcuts that a search of a test takes.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shortcuts {
+    pub dual_prices: bool,
+    pub memory: bool,
+}
+
+#[cfg(test)]
+impl<'a> TrialPackings<'a> {
+    pub(super) fn with_shortcuts(problem: &'a Problem<'a>, shortcuts: Shortcuts) -> Self {
+        let prices = (!shortcuts.dual_prices).then(|| DualPrices::zero(problem.model));
+        Self { prices, remembers: shortcuts.memory, ..Self::new(problem) }
+    }
+
+    fn forget(&mut self) {
+        if !self.remembers {
+            self.known.clear();
+        }
+    }
+
+    /// Returns the number of sets that are known to cost too much, and were never packed.
+    pub(super) fn unpacked(&self) -> usize {
+        let known = self.known.values();
+        known.filter(|known| matches!(known, KnownPacking::CostsAtLeast(_))).count()
     }
 }

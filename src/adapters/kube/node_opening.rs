@@ -13,8 +13,7 @@ use k8s_openapi::api::core::v1::Node as ApiNode;
 use serde_json::{Value as Json, json};
 
 use super::client::Kubernetes;
-use super::node_writes::{CONFLICT_PAUSE, CONFLICTS_MAX, FIELD_MANAGER, conflicting, unanswered};
-use super::port_error;
+use super::node_writes::{CONFLICT_PAUSE, CONFLICTS_MAX, FIELD_MANAGER, write_within};
 use crate::apply::ports::PortError;
 use crate::model::ids::Uid;
 use crate::model::node_annotations::NodeAnnotations;
@@ -56,41 +55,38 @@ impl Kubernetes {
         bound: Duration,
     ) -> Result<(), PortError> {
         let verb = if node.is_closed() { "open node" } else { "annotate node" };
-        match tokio::time::timeout(bound, self.write_opening(node, annotations, tries)).await {
-            Ok(Ok(true)) => Ok(()),
-            Ok(Ok(false)) => Err(conflicting(verb)),
-            Ok(Err(error)) => Err(port_error(verb, &error)),
-            Err(_) => Err(unanswered(verb, bound)),
-        }
+        write_within(verb, bound, self.write_opening(node, annotations, tries)).await
     }
 
-    /// Removes the opening taint of a node, and sets the annotations that it lacks. Returns false
-    /// if concurrent writes exhausted the tries.
+    /// Removes the opening taint of a node, and sets the annotations that it lacks. Returns
+    /// `None` if concurrent writes exhausted the tries.
     async fn write_opening(
         &self,
         seen: &Node,
         annotations: &NodeAnnotations,
         tries: u32,
-    ) -> Result<bool, Error> {
+    ) -> Result<Option<()>, Error> {
         let nodes: Api<ApiNode> = Api::all(self.writer.clone());
         let params =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
         for tried in 0..tries {
             tokio::time::sleep(CONFLICT_PAUSE * tried).await;
-            let Some(found) = nodes.get_opt(seen.name.as_str()).await? else { return Ok(true) };
+            let Some(found) = nodes.get_opt(seen.name.as_str()).await? else {
+                return Ok(Some(()));
+            };
             let Some(patch) = opening_patch(&found, &seen.uid, annotations) else {
-                return Ok(true);
+                return Ok(Some(()));
             };
             let patched: Result<PartialObjectMeta<ApiNode>, Error> =
                 nodes.patch_metadata(seen.name.as_str(), &params, &Patch::Merge(&patch)).await;
             match patched {
-                Ok(_) => return Ok(true),
+                Ok(_) => return Ok(Some(())),
                 // A concurrent write, or the node is gone.
                 Err(Error::Api(status)) if matches!(status.code, 404 | 409) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(false)
+        Ok(None)
     }
 }
 

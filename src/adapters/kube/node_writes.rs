@@ -137,12 +137,7 @@ impl Kubernetes {
         node: &Node,
         mark: Option<CordonMark>,
     ) -> Result<CordonOutcome, PortError> {
-        match tokio::time::timeout(WRITE_TIMEOUT, self.cordon_if_unchanged(node, mark)).await {
-            Ok(Ok(Some(outcome))) => Ok(outcome),
-            Ok(Ok(None)) => Err(conflicting(verb)),
-            Ok(Err(error)) => Err(port_error(verb, &error)),
-            Err(_) => Err(unanswered(verb, WRITE_TIMEOUT)),
-        }
+        write_within(verb, WRITE_TIMEOUT, self.cordon_if_unchanged(node, mark)).await
     }
 
     /// Cordons or uncordons a node whose cordon state is as observed. Kubelets update their nodes
@@ -190,7 +185,22 @@ impl Kubernetes {
     }
 }
 
-pub(super) fn unanswered(verb: &str, bound: Duration) -> PortError {
+/// Returns the result of a write to a node that is repeated after concurrent writes. The write
+/// returns `None` if they exhausted its tries.
+pub(super) async fn write_within<T>(
+    verb: &str,
+    bound: Duration,
+    write: impl Future<Output = Result<Option<T>, Error>>,
+) -> Result<T, PortError> {
+    match tokio::time::timeout(bound, write).await {
+        Ok(Ok(Some(outcome))) => Ok(outcome),
+        Ok(Ok(None)) => Err(conflicting(verb)),
+        Ok(Err(error)) => Err(port_error(verb, &error)),
+        Err(_) => Err(unanswered(verb, bound)),
+    }
+}
+
+fn unanswered(verb: &str, bound: Duration) -> PortError {
     PortError {
         verb: verb.to_owned(),
         reason: format!("no answer within {} s", bound.as_secs()),
@@ -198,7 +208,7 @@ pub(super) fn unanswered(verb: &str, bound: Duration) -> PortError {
     }
 }
 
-pub(super) fn conflicting(verb: &str) -> PortError {
+fn conflicting(verb: &str) -> PortError {
     PortError {
         verb: verb.to_owned(),
         reason: "too many concurrent writes".to_owned(),
@@ -247,6 +257,19 @@ mod tests {
     use ::kube::core::response::{Status, StatusCause, StatusDetails};
 
     use super::*;
+
+    #[tokio::test]
+    async fn exhausted_and_unanswered_writes_are_errors() {
+        let bound = Duration::from_millis(10);
+        let exhausted = write_within::<()>("open node", bound, async { Ok(None) }).await;
+        let exhausted = exhausted.expect_err("no try was left");
+        assert_eq!(exhausted.to_string(), "open node failed: too many concurrent writes");
+        assert_eq!(exhausted.effect, CallEffect::NotApplied);
+        let unanswered = write_within::<()>("cordon node", bound, std::future::pending()).await;
+        let unanswered = unanswered.expect_err("the write hangs");
+        assert_eq!(unanswered.to_string(), "cordon node failed: no answer within 0 s");
+        assert_eq!(unanswered.effect, CallEffect::Unknown);
+    }
 
     #[test]
     fn late_nomination_differs_from_an_invalid_one() {

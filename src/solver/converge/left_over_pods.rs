@@ -116,3 +116,59 @@ impl Passes<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::solver::initial_fleet::without_retiring_nodes;
+    use crate::solver::offer_admission::OfferAdmission;
+    use crate::solver::work_budget::WorkBudget;
+    use crate::solver::{DriftedNodes, Input, Prepared};
+    use crate::testing::Scenario;
+
+    /// Returns whether a fleet without one of its nodes is too large for a search, and its
+    /// left-over pods and new nodes before and after their placement.
+    fn place_missing_pods(input: &Input) -> (bool, [(u32, usize); 2]) {
+        let Prepared { split, offers, existing, budgets, .. } =
+            Prepared::new(input, &DriftedNodes::default());
+        let (demand, list) = (&split.demand, &offers.list);
+        let admission = OfferAdmission::new(&demand.groups, list);
+        let passes = Passes::new(input, demand, list, &admission, &existing, &budgets);
+        let model = passes.model(&demand.groups, &existing);
+        let (fleet, is_too_large) = {
+            let problem = passes.problem(&demand.groups, &existing, &model);
+            let mut layout = without_retiring_nodes(&problem);
+            let node = layout.packing.new_nodes.pop().expect("a new node");
+            layout.price = layout.price - model.offer_classes[node.offer_class].price;
+            for (class, pods) in &node.pods {
+                layout.packing.left[*class] += pods;
+            }
+            let work = &mut WorkBudget::unlimited();
+            let fleet = Simulation::new(&problem).exclude_until_passed(&layout, work);
+            let is_too_large = problem.is_too_large(&fleet);
+            (fleet, is_too_large)
+        };
+        let counts =
+            |fleet: &VerifiedFleet| (fleet.unplaced.values().sum::<u32>(), fleet.offers.len());
+        let before = counts(&fleet);
+        let (outcome, checks) = (SolvedFleet::new(fleet), passes.checks);
+        let mut converged = ConvergedFleet { outcome, model, checks, failure_domains: None };
+        passes.place_after_others(&mut converged);
+        (is_too_large, [before, counts(&converged.outcome.fleet)])
+    }
+
+    /// Pods with a scheduling gate make a fleet large, and cost no time: none of them is simulated.
+    #[test]
+    fn left_over_pod_of_a_large_fleet_gets_its_node() {
+        for (gated, is_too_large) in [(0, false), (150_000, true)] {
+            let mut scenario = Scenario::new(&["m5.large"], 1_500, 64);
+            scenario.settings.steer = true;
+            scenario.scale(3);
+            let mut template = scenario.template().clone();
+            template.spec.scheduling_gates = vec!["example.com/wait".to_owned()];
+            scenario.deploy("gated", gated, template);
+            let found = scenario.with_input(place_missing_pods);
+            assert_eq!(found, (is_too_large, [(1, 2), (0, 3)]), "{gated} gated pods");
+        }
+    }
+}

@@ -252,3 +252,6 @@ fn has_room(offer_class: &OfferClass, requested: &[i64]) -> bool {
     let mut amounts = requested.iter().zip(&offer_class.room);
     amounts.all(|(requested, room)| *requested <= 0 || requested <= room)
 }
+
+#[cfg(test)]
+mod tests;

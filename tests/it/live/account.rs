@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use aws_config::SdkConfig;
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::types::{Filter, LaunchTemplateHttpTokensState, Tag};
 use fleetwright::adapters::aws::{Aws, ClusterEndpoint, LaunchContext, TemplateGcResult};
@@ -16,6 +17,7 @@ use fleetwright::model::units::Resources;
 
 use super::cluster::runtime;
 use super::controller_fixture::account;
+use super::end_to_end::{create_cluster, create_role};
 use super::moto::Moto;
 use super::proxy::{Call, Fault, Proxy, refusal_body};
 
@@ -47,8 +49,48 @@ spec:
   tags: { team: web }
 ";
 
-fn desired(image: &str) -> Desired {
-    read_pools(&format!("id: {image}"))
+/// An account of moto with a cluster, an image and subnets, behind a proxy.
+pub(super) struct LaunchAccount {
+    pub(super) proxy: Proxy,
+    /// The account without the proxy.
+    pub(super) config: SdkConfig,
+    /// Id of an x86-64 image.
+    pub(super) image: String,
+}
+
+impl LaunchAccount {
+    /// Returns an account with a subnet for the node class in each of `zones`.
+    pub(super) async fn new(moto: &Moto, zones: &[&str]) -> Self {
+        let config = moto.account();
+        let image = prepare(&Client::new(&config), zones).await;
+        create_cluster(&config, CLUSTER).await;
+        Self { proxy: Proxy::start(moto.url()), config, image }
+    }
+
+    /// Returns a pool and a node class with the image and these fields.
+    pub(super) fn desired(&self, fields: &str) -> Desired {
+        read_pools(&format!("id: {}}}]\n  {fields} #", self.image))
+    }
+
+    /// Returns a client that launches nothing.
+    fn client(&self) -> Aws {
+        Aws::from_config(&account(&self.proxy.url), CLUSTER)
+    }
+
+    /// Returns a client that launches instances of `desired`.
+    pub(super) fn launcher(&self, desired: &Desired) -> Aws {
+        self.client().with_launch_context(launch_context(desired))
+    }
+
+    /// Returns the calls of this name, the first one first.
+    pub(super) fn calls(&self, name: &str) -> Vec<Call> {
+        let calls = self.proxy.calls().into_iter().map(|row| row.call);
+        calls.filter(|call| call.name() == name).collect()
+    }
+
+    pub(super) fn last_call(&self, name: &str) -> Call {
+        self.calls(name).pop().unwrap_or_else(|| panic!("no call of {name}"))
+    }
 }
 
 /// Returns a pool and a node class with the image selector term `images`.
@@ -112,15 +154,12 @@ pub(super) fn request(zone: &str) -> LaunchRequest {
 fn instance_is_launched_listed_and_terminated() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
-        let config = moto.account();
-        let ec2 = Client::new(&config);
-        let desired = desired(&prepare(&ec2, &["us-east-1b"]).await);
-        for name in [CLUSTER, "staging"] {
-            super::end_to_end::create_cluster(&config, name).await;
-        }
-        let aws = Aws::from_config(&config, CLUSTER);
+        let account = LaunchAccount::new(&moto, &["us-east-1b"]).await;
+        let (config, ec2) = (&account.config, Client::new(&account.config));
+        create_cluster(config, "staging").await;
+        let aws = Aws::from_config(config, CLUSTER);
         assert!(aws.launch(&request("us-east-1b")).await.is_err(), "there is no launch context");
-        let aws = aws.with_launch_context(launch_context(&desired));
+        let aws = aws.with_launch_context(launch_context(&account.desired("")));
         assert_eq!(aws.account_id().await.expect("an account"), "123456789012");
         let launched = aws.launch(&request("us-east-1b")).await.expect("an answer");
         let LaunchOutcome::Launched(LaunchedInstance { id, .. }) = launched else {
@@ -132,7 +171,7 @@ fn instance_is_launched_listed_and_terminated() {
                 if reason.contains("no subnet in us-east-1a")),
             "{nowhere:?}"
         );
-        let other = Aws::from_config(&config, "staging");
+        let other = Aws::from_config(config, "staging");
         assert!(other.inventory().await.expect("a list").instances.is_empty());
         let listed = aws.inventory().await.expect("a list").instances;
         let [instance] = &listed[..] else { panic!("{listed:?}") };
@@ -140,7 +179,7 @@ fn instance_is_launched_listed_and_terminated() {
         assert_eq!((instance.image.as_str(), instance.tags["team"].as_str()), ("ami", "web"));
         assert!(instance.is_managed_by(CLUSTER) && instance.is_active());
         check_launch_template(&ec2).await;
-        check_template_garbage_collection(&config, &ec2, &aws).await;
+        check_template_garbage_collection(config, &ec2, &aws).await;
         aws.terminate(&id).await.expect("terminated");
         let listed = aws.inventory().await.expect("a list").instances;
         assert_eq!(listed[0].state, InstanceState::Terminated);
@@ -171,11 +210,7 @@ async fn check_launch_template(ec2: &Client) {
 
 /// Checks that garbage collection deletes only launch templates that carry the tag of the cluster,
 /// are old enough and unused.
-async fn check_template_garbage_collection(
-    config: &aws_config::SdkConfig,
-    ec2: &Client,
-    launcher: &Aws,
-) {
+async fn check_template_garbage_collection(config: &SdkConfig, ec2: &Client, launcher: &Aws) {
     // A foreign template with the name prefix of the cluster, and a template with the tag of the
     // cluster under another name.
     let foreign = "fleetwright-prod-0123456789abcdef01234567";
@@ -233,7 +268,7 @@ fn cluster_tags() -> aws_sdk_ec2::types::TagSpecification {
 
 /// Checks that a template that cannot be deleted is reported and does not block the others. It is
 /// the last one to be retried.
-async fn check_protected_template(config: &aws_config::SdkConfig, ec2: &Client, foreign: &str) {
+async fn check_protected_template(config: &SdkConfig, ec2: &Client, foreign: &str) {
     let (none, now) = ([], std::time::Duration::ZERO);
     let protected = "fleetwright-prod-aaaaaaaaaaaaaaaaaaaaaaaa";
     let make = ec2.create_launch_template().launch_template_name(protected);
@@ -309,12 +344,9 @@ fn launch_parameters(call: &Call, prefix: &str) -> BTreeMap<String, String> {
 fn dry_run_is_denied_like_the_launch() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
-        let config = moto.account();
-        let image = prepare(&Client::new(&config), &["us-east-1b"]).await;
-        super::end_to_end::create_cluster(&config, CLUSTER).await;
-        super::end_to_end::create_role(&config).await;
-        let proxy = Proxy::start(moto.url());
-        proxy.set_fault_rule(|call| match call.name().as_str() {
+        let account = LaunchAccount::new(&moto, &["us-east-1b"]).await;
+        create_role(&account.config).await;
+        account.proxy.set_fault_rule(|call| match call.name().as_str() {
             "RunInstances" if !is_allowed(call) => {
                 Fault::Answer(403, refusal_body("UnauthorizedOperation", "not so"))
             }
@@ -330,8 +362,8 @@ fn dry_run_is_denied_like_the_launch() {
             ("metadataOptions: { httpTokens: optional }".to_owned(), false),
         ];
         for (n, (more, allowed)) in all.into_iter().enumerate() {
-            let desired = read_pools(&format!("id: {image}}}]\n  {more} #"));
-            let aws = Aws::from_config(&account(&proxy.url), CLUSTER);
+            let desired = account.desired(&more);
+            let aws = account.client();
             let found = aws.preflight(&desired, &[], None).await.prerequisites;
             let launch = found.iter().find(|one| one.name == "node class web: launch");
             let state = &launch.expect("a requirement").state;
@@ -343,18 +375,18 @@ fn dry_run_is_denied_like_the_launch() {
             let aws = aws.with_launch_context(launch_context(&desired));
             let request = LaunchRequest { token: format!("try-{n}"), ..request("us-east-1b") };
             aws.launch(&request).await.expect("launched");
-            let calls: Vec<Call> = proxy.calls().into_iter().map(|row| row.call).collect();
-            let last = |name: &str| calls.iter().rfind(|call| call.name() == name).expect("it");
-            let (dry_run, template) = (last("RunInstances"), last("CreateLaunchTemplate"));
+            let [dry_run, template, fleet] =
+                ["RunInstances", "CreateLaunchTemplate", "CreateFleet"]
+                    .map(|name| account.last_call(name));
             assert_eq!(
-                launch_parameters(dry_run, ""),
-                launch_parameters(template, "LaunchTemplateData."),
+                launch_parameters(&dry_run, ""),
+                launch_parameters(&template, "LaunchTemplateData."),
                 "{more}"
             );
-            assert!(launch_parameters(dry_run, "").len() > 8, "{dry_run:?}");
+            assert!(launch_parameters(&dry_run, "").len() > 8, "{dry_run:?}");
             for kind in ["instance", "volume"] {
-                let mut launched = tags(last("CreateFleet"), kind);
-                let mut dry_run = tags(dry_run, kind);
+                let mut launched = tags(&fleet, kind);
+                let mut dry_run = tags(&dry_run, kind);
                 // Each instance has its own key. The image differs: the class has a name for it.
                 launched.retain(|key, _| key != tag::KEY && !key.ends_with("/image"));
                 dry_run.retain(|key, _| !key.ends_with("/image"));
@@ -369,23 +401,16 @@ fn dry_run_is_denied_like_the_launch() {
 fn placement_group_is_resolved_before_the_launch() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
-        let config = moto.account();
-        let image = prepare(&Client::new(&config), &["us-east-1b"]).await;
-        let proxy = Proxy::start(moto.url());
-        let desired =
-            read_pools(&format!("id: {image}}}]\n  placementGroupSelector: {{ name: web }} #"));
+        let account = LaunchAccount::new(&moto, &["us-east-1b"]).await;
+        let desired = account.desired("placementGroupSelector: { name: web }");
         let answer = |fault: fn() -> Fault| {
-            proxy.set_fault_rule(move |call| match call.name().as_str() {
+            account.proxy.set_fault_rule(move |call| match call.name().as_str() {
                 "DescribePlacementGroups" => fault(),
                 _ => Fault::None,
             });
-            Aws::from_config(&account(&proxy.url), CLUSTER)
-                .with_launch_context(launch_context(&desired))
+            account.launcher(&desired)
         };
-        let calls = |name: &str| -> Vec<Call> {
-            let calls = proxy.calls().into_iter().map(|row| row.call);
-            calls.filter(|call| call.name() == name).collect()
-        };
+        let calls = |name: &str| account.calls(name);
         let faults: [fn() -> Fault; 2] = [
             || Fault::Answer(200, placement_groups("")),
             || Fault::Answer(400, refusal_body("InvalidPlacementGroup.Unknown", "no such")),
@@ -424,20 +449,14 @@ fn placement_groups(items: &str) -> String {
 fn declared_network_interfaces_reach_the_launch() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
-        let config = moto.account();
-        let image = prepare(&Client::new(&config), &["us-east-1b"]).await;
-        let proxy = Proxy::start(moto.url());
-        let desired = read_pools(&format!(
-            "id: {image}}}]\n  ipPrefixCount: 1\n  networkInterfaces:\n  \
-             - {{ networkCardIndex: 0, deviceIndex: 0, interfaceType: interface }}\n  \
-             - {{ networkCardIndex: 0, deviceIndex: 1, interfaceType: efa-only }} #"
-        ));
-        let aws = Aws::from_config(&account(&proxy.url), CLUSTER);
-        let aws = aws.with_launch_context(launch_context(&desired));
-        aws.launch(&request("us-east-1b")).await.expect("launched");
-        let calls: Vec<Call> = proxy.calls().into_iter().map(|row| row.call).collect();
-        let last = |name: &str| calls.iter().rfind(|call| call.name() == name).expect("it");
-        let template = &last("CreateLaunchTemplate").form;
+        let account = LaunchAccount::new(&moto, &["us-east-1b"]).await;
+        let desired = account.desired(
+            "ipPrefixCount: 1\n  networkInterfaces:\n  \
+             - { networkCardIndex: 0, deviceIndex: 0, interfaceType: interface }\n  \
+             - { networkCardIndex: 0, deviceIndex: 1, interfaceType: efa-only }",
+        );
+        account.launcher(&desired).launch(&request("us-east-1b")).await.expect("launched");
+        let template = account.last_call("CreateLaunchTemplate").form;
         for (key, value) in [
             ("1.NetworkCardIndex", Some("0")),
             ("1.DeviceIndex", Some("0")),
@@ -458,7 +477,7 @@ fn declared_network_interfaces_reach_the_launch() {
         };
         assert!(has_groups(1) && has_groups(2), "{template:?}");
         assert!(!template.contains_key("LaunchTemplateData.SecurityGroupId.1"), "{template:?}");
-        let fleet = &last("CreateFleet").form;
+        let fleet = account.last_call("CreateFleet").form;
         let is_subnet = |key: &String| key.ends_with(".SubnetId");
         assert!(fleet.keys().any(is_subnet), "{fleet:?}");
     });
@@ -468,19 +487,13 @@ fn declared_network_interfaces_reach_the_launch() {
 fn interface_and_cpu_options_reach_the_launch() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
-        let config = moto.account();
-        let image = prepare(&Client::new(&config), &["us-east-1b"]).await;
-        let proxy = Proxy::start(moto.url());
-        let desired = read_pools(&format!(
-            "id: {image}}}]\n  connectionTracking: {{ tcpEstablishedTimeout: 600, udpTimeout: 40 }}\n  \
-             cpuOptions: {{ nestedVirtualization: disabled }}\n  context: reserved #"
-        ));
-        let aws = Aws::from_config(&account(&proxy.url), CLUSTER);
-        let aws = aws.with_launch_context(launch_context(&desired));
-        aws.launch(&request("us-east-1b")).await.expect("launched");
-        let calls: Vec<Call> = proxy.calls().into_iter().map(|row| row.call).collect();
-        let last = |name: &str| calls.iter().rfind(|call| call.name() == name).expect("it");
-        let template = &last("CreateLaunchTemplate").form;
+        let account = LaunchAccount::new(&moto, &["us-east-1b"]).await;
+        let desired = account.desired(
+            "connectionTracking: { tcpEstablishedTimeout: 600, udpTimeout: 40 }\n  \
+             cpuOptions: { nestedVirtualization: disabled }\n  context: reserved",
+        );
+        account.launcher(&desired).launch(&request("us-east-1b")).await.expect("launched");
+        let template = account.last_call("CreateLaunchTemplate").form;
         let tracking = "LaunchTemplateData.NetworkInterface.1.ConnectionTrackingSpecification";
         for (key, value) in [
             (format!("{tracking}.TcpEstablishedTimeout"), "600"),
@@ -491,6 +504,6 @@ fn interface_and_cpu_options_reach_the_launch() {
         }
         assert!(!template.contains_key(&format!("{tracking}.UdpStreamTimeout")), "{template:?}");
         assert!(!template.contains_key("LaunchTemplateData.SecurityGroupId.1"), "{template:?}");
-        assert_eq!(last("CreateFleet").form["Context"], "reserved");
+        assert_eq!(account.last_call("CreateFleet").form["Context"], "reserved");
     });
 }

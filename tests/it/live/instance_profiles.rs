@@ -8,9 +8,8 @@ use fleetwright::apply::ports::{Cloud, LaunchOutcome, LaunchRequest, Prerequisit
 use fleetwright::model::desired::{Desired, Identity};
 use fleetwright::model::observed::tag;
 
-use super::account::{launch_context, prepare, read_pools, request};
+use super::account::{LaunchAccount, launch_context, request};
 use super::cluster::runtime;
-use super::end_to_end::create_cluster;
 use super::moto::Moto;
 use super::proxy::{Call, Fault, Proxy};
 
@@ -24,15 +23,13 @@ struct RoleAccount {
 
 impl RoleAccount {
     async fn new(moto: &Moto) -> Self {
-        let config = moto.account();
-        let image = prepare(&aws_sdk_ec2::Client::new(&config), &["us-east-1b"]).await;
-        create_cluster(&config, "prod").await;
-        let iam = Iam::new(&config);
+        let account = LaunchAccount::new(moto, &["us-east-1b"]).await;
+        let iam = Iam::new(&account.config);
         let role = iam.create_role().role_name("nodes").assume_role_policy_document("{}");
         role.send().await.expect("a role");
-        let desired = with_role(read_pools(&format!("id: {image}")));
-        let proxy = Proxy::start(moto.url());
-        let through = config.into_builder().endpoint_url(&proxy.url).build();
+        let desired = with_role(account.desired(""));
+        let proxy = account.proxy;
+        let through = account.config.into_builder().endpoint_url(&proxy.url).build();
         Self { proxy, iam, through, desired }
     }
 

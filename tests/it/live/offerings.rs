@@ -6,20 +6,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use aws_sdk_ec2::types::Filter;
-use fleetwright::adapters::aws::Aws;
 use fleetwright::apply::ports::{Cloud, LaunchOutcome, LaunchRequest, LaunchedInstance};
 use fleetwright::model::market::CapacityType;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value as Json, json};
 use sha2::{Digest as _, Sha256};
 
-use super::account::{launch_context, prepare, read_pools, request};
+use super::account::{LaunchAccount, read_pools, request};
 use super::cluster::runtime;
 use super::controller_fixture::ControllerFixture;
-use super::end_to_end::create_cluster;
 use super::measured;
 use super::moto::Moto;
-use super::proxy::{Fault, Proxy};
+use super::proxy::Fault;
 use super::proxy_additions::{NewType, Reserved};
 
 /// An instance type that the embedded catalog lacks.
@@ -358,42 +356,28 @@ fn apply_checks_identity_before_offerings() {
     fixture.sandbox.end();
 }
 
-/// Returns a proxy in front of moto, an AWS client with a launch context, and the id of an image.
-pub(super) async fn account(moto: &Moto, images: &str) -> (Proxy, Aws, String) {
-    let config = moto.account();
-    let ec2 = aws_sdk_ec2::Client::new(&config);
-    let image = prepare(&ec2, &["us-east-1a", "us-east-1b"]).await;
-    create_cluster(&config, "prod").await;
-    let proxy = Proxy::start(moto.url());
-    let through = config.into_builder().endpoint_url(&proxy.url).build();
-    let desired = read_pools(images);
-    let aws = Aws::from_config(&through, "prod")
-        .with_launch_context(launch_context(&desired))
-        .with_reservations(true);
-    (proxy, aws, image)
-}
-
 #[test]
 fn image_alias_resolves_through_ssm_parameter() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
-        let (proxy, aws, image) = account(&moto, "alias: al2023@latest").await;
+        let account = LaunchAccount::new(&moto, &["us-east-1a"]).await;
+        let aws = account.launcher(&read_pools("alias: al2023@latest"));
         let missing = aws.launch(&request("us-east-1a")).await.expect_err("no such parameter");
         assert!(missing.reason.contains("ParameterNotFound"), "{missing}");
         let path = "/aws/service/eks/optimized-ami/1.33/amazon-linux-2023/x86_64/standard/\
                     recommended/image_id";
-        proxy.edit_additions(|additions| {
-            drop(additions.parameters.insert(path.to_owned(), image.clone()));
+        account.proxy.edit_additions(|additions| {
+            drop(additions.parameters.insert(path.to_owned(), account.image.clone()));
         });
         let launched = aws.launch(&request("us-east-1a")).await.expect("launched");
         let LaunchOutcome::Launched(LaunchedInstance { id, .. }) = launched else {
             panic!("{launched:?}")
         };
-        let ec2 = aws_sdk_ec2::Client::new(&moto.account());
+        let ec2 = aws_sdk_ec2::Client::new(&account.config);
         let by_id = Filter::builder().name("instance-id").values(id.as_str()).build();
         let found = ec2.describe_instances().filters(by_id).send().await.expect("a list");
         let instance = &found.reservations()[0].instances()[0];
-        assert_eq!(instance.image_id(), Some(image.as_str()));
+        assert_eq!(instance.image_id(), Some(account.image.as_str()));
     });
 }
 
@@ -401,10 +385,9 @@ fn image_alias_resolves_through_ssm_parameter() {
 fn reservation_launches_stop_at_its_capacity() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
-        let (proxy, aws, image) = account(&moto, "id: ami-1").await;
-        let desired = read_pools(&format!("id: {image}"));
-        let aws = aws.with_launch_context(launch_context(&desired));
-        proxy.edit_additions(|additions| {
+        let account = LaunchAccount::new(&moto, &["us-east-1a"]).await;
+        let aws = account.launcher(&account.desired("")).with_reservations(true);
+        account.proxy.edit_additions(|additions| {
             let reserved = Reserved { instance_type: "m5.large", zone: "us-east-1a", total: 1 };
             additions.reservations.insert("cr-1".to_owned(), reserved);
         });
@@ -429,9 +412,7 @@ fn reservation_launches_stop_at_its_capacity() {
         assert_eq!(instance.capacity_type, CapacityType::Reserved);
         let full = aws.launch(&into("token-b")).await.expect("an answer");
         assert!(matches!(full, LaunchOutcome::InsufficientCapacity { .. }), "{full:?}");
-        let template =
-            proxy.calls().into_iter().find(|row| row.call.name() == "CreateLaunchTemplate");
-        let form = template.expect("a launch template").call.form;
+        let form = account.last_call("CreateLaunchTemplate").form;
         let preference = "LaunchTemplateData.CapacityReservationSpecification.\
                           CapacityReservationPreference";
         assert_eq!(form[preference], "capacity-reservations-only");

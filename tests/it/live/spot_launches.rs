@@ -1,6 +1,5 @@
 //! Tests of launches that offer several instance types and zones to EC2.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use fleetwright::apply::ports::{
@@ -10,12 +9,10 @@ use fleetwright::model::market::CapacityType;
 use fleetwright::model::units::Resources;
 use serde_json::Value as Json;
 
-use super::account::{launch_context, read_pools, request};
+use super::account::{LaunchAccount, request};
 use super::cluster::runtime;
 use super::controller_fixture::ControllerFixture;
 use super::moto::Moto;
-use super::offerings::account;
-use super::proxy::{LoggedCall, Proxy};
 
 fn offering(instance_type: &str, zone: &str) -> LaunchOffering {
     LaunchOffering {
@@ -43,11 +40,6 @@ fn request_of_four(token: &str, capacity_type: CapacityType) -> LaunchRequest {
     }
 }
 
-fn last_fleet(proxy: &Proxy) -> BTreeMap<String, String> {
-    let is_fleet = |row: &LoggedCall| row.call.name() == "CreateFleet";
-    proxy.calls().into_iter().rfind(is_fleet).expect("a fleet").call.form
-}
-
 fn launched(outcome: LaunchOutcome) -> LaunchedInstance {
     match outcome {
         LaunchOutcome::Launched(launched) => launched,
@@ -59,9 +51,8 @@ fn launched(outcome: LaunchOutcome) -> LaunchedInstance {
 fn fleet_offers_every_offering_with_a_subnet() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
-        let (proxy, aws, image) = account(&moto, "id: ami-1").await;
-        let desired = read_pools(&format!("id: {image}"));
-        let aws = aws.with_launch_context(launch_context(&desired));
+        let account = LaunchAccount::new(&moto, &["us-east-1a", "us-east-1b"]).await;
+        let aws = account.launcher(&account.desired(""));
         for (capacity_type, strategy, priorities) in [
             (CapacityType::Spot, "price-capacity-optimized", [None, None, None]),
             (CapacityType::OnDemand, "prioritized", [Some("0"), Some("1"), Some("3")]),
@@ -69,7 +60,7 @@ fn fleet_offers_every_offering_with_a_subnet() {
             let request = request_of_four(capacity_type.as_str(), capacity_type);
             let first = launched(aws.launch(&request).await.expect("an answer"));
             assert_eq!((first.offering, first.unavailable), (Some(0), vec![]));
-            let form = last_fleet(&proxy);
+            let form = account.last_call("CreateFleet").form;
             let options = if capacity_type.is_spot() { "SpotOptions" } else { "OnDemandOptions" };
             assert_eq!(form[&format!("{options}.AllocationStrategy")], strategy);
             let of = |n: usize, part: &str| {
@@ -86,9 +77,7 @@ fn fleet_offers_every_offering_with_a_subnet() {
             assert!(!form.keys().any(|key| key.contains("MaxPrice")), "{form:?}");
         }
         // Each offering has its own template, and both fleets share them.
-        let templates =
-            proxy.calls().into_iter().filter(|row| row.call.name() == "CreateLaunchTemplate");
-        assert_eq!(templates.count(), 3);
+        assert_eq!(account.calls("CreateLaunchTemplate").len(), 3);
     });
 }
 
@@ -96,13 +85,12 @@ fn fleet_offers_every_offering_with_a_subnet() {
 fn outcome_names_the_offering_that_ec2_chose() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
-        let (proxy, aws, image) = account(&moto, "id: ami-1").await;
-        let desired = read_pools(&format!("id: {image}"));
-        let aws = aws.with_launch_context(launch_context(&desired));
+        let account = LaunchAccount::new(&moto, &["us-east-1a", "us-east-1b"]).await;
+        let aws = account.launcher(&account.desired(""));
         for (choice, offering, kind, zone) in
             [(2, 1, "m6i.large", "us-east-1a"), (3, 3, "m5.large", "us-east-1b")]
         {
-            proxy.edit_additions(|additions| additions.fleet_choice = Some(choice));
+            account.proxy.edit_additions(|additions| additions.fleet_choice = Some(choice));
             let request = request_of_four(&format!("choice-{choice}"), CapacityType::Spot);
             let outcome = launched(aws.launch(&request).await.expect("an answer"));
             assert_eq!(outcome.offering, Some(offering));

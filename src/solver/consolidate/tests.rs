@@ -1,0 +1,95 @@
+//! Searches with and without the shortcuts of trial packings.
+
+use super::*;
+use crate::model::desired::WorstCase;
+use crate::solver::converge::Passes;
+use crate::solver::initial_fleet::initial_fleet;
+use crate::solver::offer_admission::OfferAdmission;
+use crate::solver::problem::Placements;
+use crate::solver::trial_packings::Shortcuts;
+use crate::solver::{DriftedNodes, Input, Prepared};
+use crate::testing::Scenario;
+
+/// Sets of nodes with what their removal saves beyond the needed saving.
+type AcceptedSets = Vec<(Vec<usize>, MicroUsd)>;
+
+/// What a search accepts and finds.
+#[derive(Debug, PartialEq, Eq)]
+struct SearchResult {
+    /// Sets that are worth it as they are packed, before and after the search.
+    accepted: [AcceptedSets; 2],
+    retained: Vec<bool>,
+    offers: Vec<usize>,
+    placements: Placements,
+    unplaced: BTreeMap<usize, u32>,
+    price: MicroUsd,
+    /// Nodes whose removal is not worth it, each with the saving and the moved pods.
+    declined: Vec<(NodeName, MicroUsd, u32)>,
+    budget_blocked: BTreeSet<NodeName>,
+}
+
+fn accepted_sets(search: &mut ConsolidationSearch, fleet: &VerifiedFleet) -> AcceptedSets {
+    let sets = search.removal_sets(&fleet.layout, Scope::WithinBudgets).into_iter();
+    let trials = sets.filter_map(|set| search.pack_without(fleet, set, Scope::WithinBudgets));
+    trials.map(|trial| (trial.nodes, trial.surplus)).collect()
+}
+
+/// Returns the result of a search, and the number of sets that it never packed.
+fn search_with(input: &Input, shortcuts: Shortcuts) -> (SearchResult, usize) {
+    let Prepared { split, offers, existing, budgets, .. } =
+        Prepared::new(input, &DriftedNodes::default());
+    let (demand, list) = (&split.demand, &offers.list);
+    let admission = OfferAdmission::new(&demand.groups, list);
+    let passes = Passes::new(input, demand, list, &admission, &existing, &budgets);
+    let model = passes.model(&demand.groups, &existing);
+    let problem = passes.problem(&demand.groups, &existing, &model);
+    let mut simulation = Simulation::new(&problem);
+    let start = initial_fleet(&mut simulation);
+    let mut search = ConsolidationSearch::new(&mut simulation);
+    search.packings = TrialPackings::with_shortcuts(&problem, shortcuts);
+    let before = accepted_sets(&mut search, &start);
+    let solved = search.consolidate(SolvedFleet::new(start));
+    let after = accepted_sets(&mut search, &solved.fleet);
+    // A set that is not packed saves nothing, however dear its packing is.
+    let declined = solved.declined.into_iter();
+    let declined =
+        declined.map(|(name, change)| (name, change.saves.max(MicroUsd::ZERO), change.moves));
+    let result = SearchResult {
+        accepted: [before, after],
+        retained: solved.fleet.layout.retained,
+        offers: solved.fleet.offers,
+        placements: solved.fleet.placements,
+        unplaced: solved.fleet.unplaced,
+        price: solved.fleet.layout.price,
+        declined: declined.collect(),
+        budget_blocked: solved.budget_blocked,
+    };
+    (result, search.packings.unpacked())
+}
+
+#[test]
+fn dual_prices_and_memory_do_not_change_a_search() {
+    let (mut unpacked, mut removed) = (0, 0);
+    // The pods fill all nodes of the first and of the second fleet after the search.
+    for (cpu, pods, fewer_pods) in [(480, 16, 16), (480, 24, 16), (600, 18, 10), (350, 30, 17)] {
+        let mut scenario = Scenario::new(&["c5.large", "m5.large", "m5.xlarge"], cpu, 64);
+        scenario.settings.worst_case = WorstCase::Contingency;
+        scenario.settings.minimum_fleet_saving_milli_percent = 0;
+        scenario.scale(pods);
+        let first = scenario.solve();
+        scenario.carry_out(&first);
+        scenario.scale(fewer_pods);
+        let search = |shortcuts| scenario.with_input(|input| search_with(input, shortcuts));
+        let (expected, _) = search(Shortcuts { dual_prices: false, memory: false });
+        for (dual_prices, memory) in [(true, false), (false, true), (true, true)] {
+            let shortcuts = Shortcuts { dual_prices, memory };
+            let (found, excluded) = search(shortcuts);
+            assert_eq!(found, expected, "{pods} to {fewer_pods} pods of {cpu}m, {shortcuts:?}");
+            if dual_prices && memory {
+                unpacked += excluded;
+            }
+        }
+        removed += expected.retained.iter().filter(|retained| !**retained).count();
+    }
+    assert!(unpacked > 0 && removed > 0, "{unpacked} sets never packed, {removed} nodes removed");
+}
