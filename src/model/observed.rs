@@ -329,8 +329,7 @@ pub struct Node {
     /// Labels.
     #[serde(default)]
     pub labels: Labels,
-    /// Annotations that affect capacity decisions. A node with the annotations of its pool has all
-    /// that a pool may set, whoever set them.
+    /// Annotations that affect capacity decisions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
     /// Taints, except taints that only mirror `unschedulable` or `ready`.

@@ -22,7 +22,7 @@ use crate::model::reason::DriftedField;
 /// than the list.
 const OFFERINGS_AGE_MAX: SignedDuration = SignedDuration::from_hours(6);
 
-/// Maximum number of ids or keys in a reason.
+/// Maximum number of ids in a reason.
 const LISTED_MAX: usize = 3;
 
 /// Returns the difference between an instance and a new launch for `class`.
@@ -123,8 +123,7 @@ fn selector_drift(
     groups.map(|(is, now)| moved("security groups", truncated_list(is), truncated_list(now)))
 }
 
-/// Returns the first few of these, and the number of the rest.
-pub(super) fn truncated_list<T: Display>(ids: &BTreeSet<T>) -> String {
+fn truncated_list<T: Display>(ids: &BTreeSet<T>) -> String {
     let named: Vec<String> = ids.iter().take(LISTED_MAX).map(ToString::to_string).collect();
     let named = named.join(", ");
     match ids.len().saturating_sub(LISTED_MAX) {

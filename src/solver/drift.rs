@@ -7,12 +7,10 @@ use std::collections::BTreeSet;
 
 use sha2::{Digest as _, Sha256};
 
-use super::cloud_drift::truncated_list;
 use crate::catalog::InstanceType;
 use crate::model::desired::{Generation, NodeClass, Pool};
 use crate::model::ids::{LabelKey, LabelValue};
 use crate::model::market::CapacityType;
-use crate::model::node_annotations::is_reserved_annotation;
 use crate::model::observed::{Instance, Node, tag};
 use crate::model::pod::Taint;
 use crate::model::reason::DriftedField;
@@ -45,9 +43,6 @@ const CLASS_FIELDS: [&str; 16] = [
 /// Name of all fields of a node class without a digest of their own.
 const OTHER_CLASS_FIELDS: &str = "other fields";
 
-/// Name of the annotations of a pool.
-const ANNOTATIONS: &str = "annotations";
-
 /// Prefix of the field of a label that contradicts the instance.
 const OF_INSTANCE: &str = "instance ";
 
@@ -76,7 +71,7 @@ fn spec_fields<'a>(
 ) -> impl Iterator<Item = (&'static str, String)> + 'a {
     let of_pool = [
         ("labels", serde_json::json!(pool.labels).to_string()),
-        (ANNOTATIONS, serde_json::json!(pool.annotations).to_string()),
+        ("annotations", serde_json::json!(pool.annotations).to_string()),
         ("taints", taints(&pool.taints)),
         ("startupTaints", taints(&pool.startup_taints)),
         ("nodeClassRef", class.name.to_string()),
@@ -101,14 +96,12 @@ fn taint_text(taint: &Taint) -> String {
 }
 
 /// Returns the names of fields that changed since a node was launched, without those of `resolved`.
-/// `annotations` are the keys of different annotations, as far as they are known. Returns `None` if
-/// nothing changed or the digests are unknown.
+/// Returns `None` if nothing changed or the digests are unknown.
 pub(super) fn changed_fields(
     running: &str,
     pool: &Pool,
     class: &NodeClass,
     resolved: &[&str],
-    annotations: &BTreeSet<&str>,
 ) -> Option<String> {
     let declared = spec_digest(pool, class);
     let (running, declared) = (split_digests(running)?, split_digests(&declared)?);
@@ -123,11 +116,7 @@ pub(super) fn changed_fields(
         }
         let is_of_class = CLASS_FIELDS.contains(&name) || name == OTHER_CLASS_FIELDS;
         let fields = if is_of_class { &mut class_fields } else { &mut pool_fields };
-        fields.push(if name == ANNOTATIONS && !annotations.is_empty() {
-            format!("{name} ({})", truncated_list(annotations))
-        } else {
-            name.to_owned()
-        });
+        fields.push(name.to_owned());
     }
     let mut changed = pool_fields;
     if !class_fields.is_empty() {
@@ -152,21 +141,6 @@ pub(super) fn had_other_labels(running: &str, pool: &Pool, class: &NodeClass) ->
     let declared = spec_digest(pool, class);
     let labels = |text: &str| split_digests(text).and_then(|mut all| all.next().map(str::to_owned));
     labels(running).is_some_and(|running| Some(running) != labels(&declared))
-}
-
-/// Returns the keys of annotations that a pool declares, and that its node lacks or has with
-/// another value. There are none if the annotations of the node are not known.
-pub(super) fn different_annotations<'a>(
-    node: &Node,
-    instance: &Instance,
-    pool: &'a Pool,
-) -> BTreeSet<&'a str> {
-    // Annotations of pools are read only of nodes that have those of their launch.
-    let is_known = !instance.tags.contains_key(tag::ANNOTATIONS)
-        || node.annotations.keys().any(|key| !is_reserved_annotation(key));
-    let declared = pool.annotations.iter().filter(|_| is_known);
-    let different = declared.filter(|(key, value)| node.annotations.get(*key) != Some(*value));
-    different.map(|(key, _)| key.as_str()).collect()
 }
 
 /// Splits a text of this version into its digests.
@@ -300,10 +274,9 @@ mod tests {
     use super::*;
     use crate::manifest::read;
     use crate::model::desired::{Fleet, Tree, TreeFile};
-    use crate::model::node_annotations::{ANNOTATED, NodeAnnotations, annotations_digest, marked};
     use crate::model::requirement::label;
     use crate::testing::pods::no_schedule;
-    use crate::testing::{Scenario, node_class, pool, world};
+    use crate::testing::{Scenario, node_class, pool};
 
     fn with(class: &NodeClass, field: &str, digest: &str) -> NodeClass {
         let mut digests = (*class.spec_digests).clone();
@@ -323,7 +296,6 @@ mod tests {
         let annotated = Pool { annotations, ..tainted.clone() };
         let data = with(&class, "userData", "y");
         let both = with(&data, "kubelet", "k");
-        let unknown = BTreeSet::new();
         for (pool, class, expected) in [
             (&pool, &class, None),
             (&tainted, &class, Some("taints".to_owned())),
@@ -337,56 +309,16 @@ mod tests {
                 Some(format!("other fields of node class {class_name}")),
             ),
         ] {
-            assert_eq!(changed_fields(&running, pool, class, &[], &unknown), expected);
+            assert_eq!(changed_fields(&running, pool, class, &[]), expected);
         }
-        let resolved = ["taints", "userData"];
-        let found = changed_fields(&running, &tainted, &both, &resolved, &unknown);
+        let found = changed_fields(&running, &tainted, &both, &["taints", "userData"]);
         assert_eq!(found, Some(format!("kubelet of node class {class_name}")));
-        for (keys, expected) in [
-            (&["team"][..], "annotations (team), taints"),
-            (&["team", "b", "a", "c", "d"], "annotations (a, b, c and 2 more), taints"),
-        ] {
-            let keys = keys.iter().copied().collect();
-            let found = changed_fields(&running, &annotated, &class, &[], &keys);
-            assert_eq!(found.as_deref(), Some(expected));
-        }
-        let keys = ["team"].into();
-        let found = changed_fields(&running, &tainted, &class, &[], &keys);
-        assert_eq!(found.as_deref(), Some("taints"), "the annotations are those of the launch");
         assert!(had_other_labels(&running, &labelled, &class));
         assert!(!had_other_labels(&running, &tainted, &class));
         assert!(!had_other_labels("v1:00", &labelled, &class), "nothing is known of it");
         for unreadable in ["v1:00", "v2:", "v2:zz", "", &running[1..], &running.replace("v2", "v3")]
         {
-            let found = changed_fields(unreadable, &tainted, &class, &[], &unknown);
-            assert_eq!(found, None, "{unreadable}");
-        }
-    }
-
-    #[test]
-    fn different_annotations_are_found_where_they_are_known() {
-        let annotations = |pairs: &[(&str, &str)]| -> NodeAnnotations {
-            let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-            pairs.collect()
-        };
-        let launched = annotations(&[("owner", "x"), ("same", "s"), ("team", "a")]);
-        let declared = annotations(&[("new", "n"), ("same", "s"), ("team", "b")]);
-        let pool = Pool { annotations: declared, ..pool() };
-        let plain = world::instance("i-1");
-        let annotated = world::instance("i-1")
-            .with_tags(&[(tag::ANNOTATIONS, annotations_digest(&launched).as_str())]);
-        let on = |annotations: NodeAnnotations| Node { annotations, ..world::node("n") };
-        let mark = annotations(&[(ANNOTATED, "x")]);
-        for (instance, node, expected, case) in [
-            (&annotated, on(marked(&launched)), &["new", "team"][..], "a change and an addition"),
-            (&annotated, on(marked(&pool.annotations)), &[], "set by hand since the launch"),
-            (&annotated, on(mark), &[], "a node whose annotations were not read"),
-            (&annotated, on(NodeAnnotations::new()), &[], "a node that is not annotated yet"),
-            (&plain, on(NodeAnnotations::new()), &["new", "same", "team"], "launched without any"),
-        ] {
-            let found: Vec<&str> =
-                different_annotations(&node, instance, &pool).into_iter().collect();
-            assert_eq!(found, expected, "{case}");
+            assert_eq!(changed_fields(unreadable, &tainted, &class, &[]), None, "{unreadable}");
         }
     }
 
@@ -408,7 +340,7 @@ mod tests {
         let other = declared("al2@v1", "  amiFamily: AL2\n");
         let pool = pool();
         let drift = |from: &NodeClass, to: &NodeClass| {
-            changed_fields(&spec_digest(&pool, from), &pool, to, &[], &BTreeSet::new())
+            changed_fields(&spec_digest(&pool, from), &pool, to, &[])
         };
         assert_eq!(drift(&absent, &stated), None);
         assert_eq!(drift(&stated, &absent), None);

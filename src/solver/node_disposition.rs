@@ -323,8 +323,7 @@ impl ExistingNodeBuilder<'_> {
         let changed = otherwise.zip(class).and_then(|(launched, class)| {
             let resolved =
                 resolved_selectors(instance, class, self.catalog, &self.observed.resolved);
-            let annotations = drift::different_annotations(node, instance, pool);
-            drift::changed_fields(launched, pool, class, &resolved, &annotations)
+            drift::changed_fields(launched, pool, class, &resolved)
         });
         found.extend(changed.map(|field| {
             let (is, declared) = ("as launched".to_owned(), "changed since".to_owned());

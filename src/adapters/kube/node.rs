@@ -11,7 +11,6 @@ use serde_json::Value as Json;
 
 use crate::demand::to_resources;
 use crate::model::ids::{InstanceId, NodeName};
-use crate::model::node_annotations::{ANNOTATED, is_reserved_annotation};
 use crate::model::observed::{Node, NodeFault};
 use crate::model::pod::{ResourceList, Taint, TaintEffect};
 use crate::model::saturating_time::later;
@@ -45,11 +44,7 @@ pub(super) fn parse_node(object: &Json) -> Result<(Node, Vec<String>), String> {
     let (spec, status) = (node.spec.unwrap_or_default(), node.status.unwrap_or_default());
     let conditions = status.conditions.unwrap_or_default();
     let annotations = meta.annotations.unwrap_or_default();
-    let is_annotated = annotations.contains_key(ANNOTATED);
-    let counts = |key: &str| {
-        ANNOTATION_DOMAINS.iter().any(|domain| key.starts_with(domain))
-            || is_annotated && !is_reserved_annotation(key)
-    };
+    let counts = |key: &str| ANNOTATION_DOMAINS.iter().any(|domain| key.starts_with(domain));
     let mut unread = Vec::new();
     let found = spec.taints.unwrap_or_default();
     let is_unreachable = found.iter().any(|taint| taint.key == UNREACHABLE);
@@ -228,21 +223,6 @@ mod tests {
         assert_eq!(node.allocatable.cpu.0, 3920);
         assert_eq!(node.capacity.memory.0, 16_093_300 * 1024);
         assert_eq!(node.annotations.len(), 1);
-    }
-
-    #[test]
-    fn annotated_node_has_the_annotations_that_a_pool_may_set() {
-        let keys = |object: &Json| -> Vec<String> {
-            let (node, _) = parse_node(object).expect("a node");
-            node.annotations.into_keys().collect()
-        };
-        let mut annotated = object();
-        annotated["metadata"]["annotations"]["team"] = json!("web");
-        assert_eq!(keys(&annotated), ["karpenter.sh/do-not-disrupt"], "not annotated yet");
-        annotated["metadata"]["annotations"][ANNOTATED] = json!("digest");
-        annotated["metadata"]["annotations"]["node.alpha.kubernetes.io/ttl"] = json!("0");
-        let expected = ["csi.volume/nodeid", ANNOTATED, "karpenter.sh/do-not-disrupt", "team"];
-        assert_eq!(keys(&annotated), expected);
     }
 
     #[test]
