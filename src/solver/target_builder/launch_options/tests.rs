@@ -63,12 +63,12 @@ fn plain_candidates(
     together: i64,
 ) -> Vec<usize> {
     let (model, offers) = (builder.model, builder.offers);
-    let pool = &model.offer_classes[node.offer_class].pool;
+    let selected = &model.offer_classes[node.offer_class];
     let requested = builder.total_requests(node);
     let classes = model.offer_classes.iter().enumerate().filter(|(index, class)| {
-        class.pool == *pool
+        class.pool == selected.pool
             && !class.is_reserved
-            && holds(class, node, &requested)
+            && holds(class, selected, node, &requested)
             && limits.allows_swap(node.offer_class, *index)
             && limits.allows_swaps(node.offer_class, *index, together)
     });
@@ -109,7 +109,7 @@ fn plain_rejections(
             (true, false) => too_small.insert(kind),
             (false, _) => not_allowed.insert(kind),
         };
-        if !holds(class, node, &requested) {
+        if !holds(class, selected, node, &requested) {
             continue;
         }
         if class.is_reserved {
@@ -163,8 +163,9 @@ fn compare_options(builder: &TargetBuilder) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     for packed in &builder.outcome.fleet.layout.packing.new_nodes {
         let requested = builder.total_requests(packed);
+        let selected = &builder.model.offer_classes[packed.offer_class];
         for (index, class) in builder.model.offer_classes.iter().enumerate() {
-            if !holds(class, packed, &requested) {
+            if !holds(class, selected, packed, &requested) {
                 continue;
             }
             let node = PackedNode { offer_class: index, ..packed.clone() };
