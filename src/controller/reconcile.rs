@@ -153,7 +153,8 @@ impl ControllerState {
                 .unwrap_or(Timestamp::MAX);
         let launches = self.applies.launches_in_progress(&seen, &self.observation.unobserved);
         let launches_in_progress = launches.instances.clone();
-        let interrupted = self.interruptions.planned_as_gone();
+        let mut interrupted = self.interruptions.planned_as_gone();
+        interrupted.extend(self.young_instances_without_node(&seen));
         let world = planning_snapshot::planning_snapshot(
             &seen,
             &self.observation.unobserved,
