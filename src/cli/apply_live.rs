@@ -1,11 +1,11 @@
 //! Applies a plan to the live world, under the lease.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::cell::Cell;
+use std::sync::{Arc, Mutex};
 
 use super::apply_session::{apply_error, interrupt_flag, write_receipt};
 use super::error::CliError;
-use super::lease::{acquire_lease, lease_holder, poll_while_certain, renew_periodically};
+use super::lease::{acquire_lease, lease_holder, lock, poll_while_certain, renew_periodically};
 use super::live::{account_error, block_on, connect, expected_cluster};
 use super::policy::Judge;
 use super::progress::ProgressReporter;
@@ -128,8 +128,11 @@ async fn apply_under_lease(
     held: HeldLease,
     reporter: &mut ProgressReporter<'_>,
 ) -> Result<Receipt, CliError> {
-    let held = Rc::new(RefCell::new(held));
-    let is_certain = || held.borrow().is_certain();
+    let held = Arc::new(Mutex::new(held));
+    let is_certain = || lock(&held).is_certain();
+    // Lookups and rate limits of a call may take longer than the lease lasts.
+    let permitting = Arc::clone(&held);
+    aws.set_write_permit(move || lock(&permitting).is_certain());
     let (cloud, cluster) =
         (LeaseGuard::new(aws, &is_certain), LeaseGuard::new(kubernetes, &is_certain));
     let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &SystemClock };
@@ -153,7 +156,7 @@ async fn apply_under_lease(
     drop(sender);
     // The last events may delay the end a little.
     let _ = tokio::time::timeout(EVENTS_FLUSH_MAX, recording).await;
-    let mut last = held.borrow().clone();
+    let mut last = lock(&held).clone();
     for offering in events.unavailable_offerings() {
         let (now, limits) = (SystemClock.now(), ExclusionLimits::APPLY);
         last.unavailable_offerings.record(offering, now, limits);

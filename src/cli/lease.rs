@@ -1,7 +1,8 @@
 //! The lease that one apply, adoption or controller holds at a time.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::Future;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -60,24 +61,29 @@ pub(super) async fn acquire_lease(
     }
 }
 
+/// Returns the lease as it is held now. It is shared with the check of each write to EC2.
+pub(super) fn lock(held: &Mutex<HeldLease>) -> MutexGuard<'_, HeldLease> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Renews the lease for as long as it is polled, and counts the attempts.
 pub(super) async fn renew_periodically(
     lease: &LeaseClient,
-    held: &RefCell<HeldLease>,
+    held: &Mutex<HeldLease>,
     tries: &Cell<u32>,
 ) {
     loop {
         tokio::time::sleep(APPLY_RENEW_INTERVAL).await;
-        let current = held.borrow().clone();
+        let current = lock(held).clone();
         let renewed = lease.renew(&current, SystemClock.now()).await;
         tries.set(tries.get().wrapping_add(1));
         match renewed {
-            Ok(renewed) => *held.borrow_mut() = renewed,
+            Ok(renewed) => *lock(held) = renewed,
             // Another holder took the lease before it expired: further writes could conflict with
             // theirs.
             Err(error @ LeaseError::Lost { .. }) => {
                 tracing::error!(%error, "lease lost; no further writes");
-                *held.borrow_mut() = current.mark_lost();
+                *lock(held) = current.mark_lost();
                 return std::future::pending().await;
             }
             Err(error) => tracing::warn!(%error, "cannot renew lease"),

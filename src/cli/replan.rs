@@ -59,11 +59,13 @@ impl Replanner<'_> {
     async fn revalidated(&self, plan: &Plan, observed: &Observed) -> RevalidatedPlan {
         // The lease is renewed on this thread, and each planning of a large fleet takes seconds.
         yield_now().await;
-        let reproduced = self.reproduced(plan, observed);
-        if reproduced.is_none() {
-            yield_now().await;
-        }
-        let mut revalidated = reproduced.unwrap_or_else(|| self.with_planned_pods(plan, observed));
+        let mut revalidated = match self.reproduced(plan, observed) {
+            Some(reproduced) => reproduced,
+            None => {
+                yield_now().await;
+                self.with_planned_pods(plan, observed)
+            }
+        };
         if let Some(judge) = self.judge {
             let mut judged = revalidated.with_current_numbers(plan);
             judge.judge(&mut judged);

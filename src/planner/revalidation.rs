@@ -40,7 +40,7 @@ const TRIALS_WORK: usize = 2_000_000;
 
 const NO_LONGER_NEEDED: &str = "no pod needs the node any more";
 
-/// Returns the result for an approved plan whose digest a plan for the current inputs has.
+/// Plans for the current inputs, and returns the result if its digest is the approved one.
 ///
 /// In an unchanged world, inputs without planned pods lead to the same plan. With the pods planned
 /// on their nodes, the search may end in another plan.
@@ -56,7 +56,7 @@ pub fn reproduce(inputs: &Inputs, approved: &Plan) -> Option<RevalidatedPlan> {
             return None;
         }
         let current = CurrentPlan::new(inputs, approved);
-        current.has_digest_of(approved).then_some(current.revalidated)
+        current.is_approved(approved).then_some(current.revalidated)
     })
 }
 
@@ -69,7 +69,7 @@ pub fn revalidate(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
 
 fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
     let current = CurrentPlan::new(inputs, approved);
-    if current.has_digest_of(approved) {
+    if current.is_approved(approved) {
         return current.revalidated;
     }
     let CurrentPlan { demand, mut revalidated, dearest } = current;
@@ -148,8 +148,11 @@ impl CurrentPlan {
         Self { demand, revalidated, dearest }
     }
 
-    fn has_digest_of(&self, approved: &Plan) -> bool {
+    /// Returns true if the current plan has the approved digest, and its prices are those of the
+    /// launches that remain.
+    fn is_approved(&self, approved: &Plan) -> bool {
         self.revalidated.current.capacity.digest == approved.capacity.digest
+            && self.dearest.is_empty()
     }
 }
 

@@ -37,18 +37,22 @@ impl Wake for WokenFlag {
     }
 }
 
+/// Maximum polls of a future that wakes itself.
+const POLLS_MAX: usize = 100_000;
+
 /// Polls a future for as long as it wakes itself. Returns `None` if a port has not answered.
 pub(crate) fn poll_while_it_yields<F: Future>(future: F) -> Option<F::Output> {
     let mut future = Box::pin(future);
     let woken = Arc::new(WokenFlag::default());
     let waker = Waker::from(Arc::clone(&woken));
-    loop {
+    for _ in 0..POLLS_MAX {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(output) => return Some(output),
             Poll::Pending if woken.0.swap(false, Ordering::Relaxed) => {}
             Poll::Pending => return None,
         }
     }
+    panic!("the future wakes itself without an end");
 }
 
 /// Polls a future once. Returns `None` if a port has not answered.

@@ -2,6 +2,7 @@
 //!
 //! Each offering has its own launch template, because the labels of its node are in the user data.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ use crate::model::ids::InstanceTypeName;
 use crate::model::observed::{Hardware, KEY_LABEL, tag};
 
 /// Maximum number of launch templates that one launch creates at the same time.
-const CONCURRENT_TEMPLATES_MAX: usize = 8;
+const CONCURRENT_TEMPLATES_MAX: usize = 4;
 
 /// Maximum attempts of a throttled launch, and the first backoff. Each further backoff is twice as
 /// long.
@@ -119,21 +120,25 @@ impl Aws {
                 }
             }
         }
+        // The first failure ends the launch, so no further template is requested.
+        let has_failed = Cell::new(false);
         let overrides = contents.iter().map(|(index, offering, subnet, content)| {
-            let template = self.ensure_template(context, content);
+            let has_failed = &has_failed;
             let fleet_override = async move {
-                let template = template.await.map_err(before_launch_error)?;
+                if has_failed.get() {
+                    return Ok(None);
+                }
+                let template = self.ensure_template(context, content).await;
+                has_failed.set(has_failed.get() || template.is_err());
+                let template = template.map_err(before_launch_error)?;
                 let (instance_type, subnet) = (offering.instance_type.clone(), subnet.id.clone());
-                Ok::<_, AwsError>(FleetOverride {
-                    offering: *index,
-                    template,
-                    instance_type,
-                    subnet,
-                })
+                let offering = *index;
+                Ok(Some(FleetOverride { offering, template, instance_type, subnet }))
             };
-            Box::pin(fleet_override) as BoxedFuture<'_, _>
+            Box::pin(fleet_override) as BoxedFuture<'_, Result<_, AwsError>>
         });
-        run_concurrently(overrides, CONCURRENT_TEMPLATES_MAX).await.into_iter().collect()
+        let overrides = run_concurrently(overrides, CONCURRENT_TEMPLATES_MAX).await;
+        overrides.into_iter().filter_map(Result::transpose).collect()
     }
 
     /// Calls `CreateFleet` and retries while it is throttled. SDK retries are disabled: after its

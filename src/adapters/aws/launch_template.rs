@@ -265,6 +265,7 @@ impl Aws {
         context: &LaunchContext,
         content: &TemplateContent<'_>,
     ) -> Result<String, AwsError> {
+        const VERB: &str = "create launch template";
         let name = content.name(&self.cluster);
         if context.uses_template(&name) {
             return Ok(name);
@@ -281,6 +282,7 @@ impl Aws {
             .tags(of_cluster)
             .build();
         self.limiter.acquire(ApiBucket::Template).await;
+        self.check_write_permit(VERB)?;
         let response = self
             .ec2
             .create_launch_template()
@@ -293,7 +295,7 @@ impl Aws {
             Ok(_) => {}
             Err(error)
                 if error.code() == Some("InvalidLaunchTemplateName.AlreadyExistsException") => {}
-            Err(error) => return Err(port_error("create launch template", &error).into()),
+            Err(error) => return Err(port_error(VERB, &error).into()),
         }
         context.update_lookups(|known| {
             known.templates.insert(name.clone(), Some(Instant::now()));

@@ -27,13 +27,13 @@ pub(super) enum ApiBucket {
 }
 
 impl ApiBucket {
-    /// Returns the burst and the calls per second: a third to a half of the EC2 limits of an
-    /// account, so that other clients keep the rest.
+    /// Returns the burst and the calls per second. Both are at most half of the EC2 limits of an
+    /// account where these are known, so that other clients keep the rest.
     ///
     /// Sources: EC2 developer guide, request throttling: unfiltered non-mutating calls 50 and 10,
     /// `TerminateInstances` 100 and 5 (resources 1000 and 20). Service Quotas of us-east-2:
     /// `CreateFleet` 50 and 5, `CreateLaunchTemplateVersion` 100 and 5. No source states the limit
-    /// of `CreateLaunchTemplate`.
+    /// of `CreateLaunchTemplate`; that of `CreateFleet`, another mutating call, is assumed.
     fn burst_and_rate(self) -> (u32, u32) {
         match self {
             Self::Describe => (16, 4),

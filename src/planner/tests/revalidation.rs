@@ -539,6 +539,25 @@ fn launch_without_a_stated_price_is_refused() {
 }
 
 #[test]
+fn price_of_a_withdrawn_offering_is_that_of_its_dearest_alternative() {
+    let mut scenario = Scenario::new(&["m5.large", "m5.2xlarge", "m5.4xlarge"], 1500, 1024);
+    scenario.pool().requirements[0].min_values = Some(2);
+    scenario.scale(1);
+    let approved = scenario.plan();
+    offerings(&mut scenario, "m5.large", |all| {
+        for price in all.iter_mut().filter_map(|offering| offering.price.as_mut()) {
+            *price = *price + *price;
+        }
+    });
+    let found = revalidated(&scenario, &approved);
+    assert_eq!(found.current.capacity.digest, approved.capacity.digest, "still the cheapest");
+    let offerings = approved.capacity.alternatives[0].offerings.iter();
+    let remaining = offerings.filter(|of| of.instance_type.as_str() != "m5.large");
+    assert_eq!(Some(found.hourly_after), remaining.map(|of| of.hourly).max());
+    assert!(reproduce(&scenario.inputs(), &approved).is_none());
+}
+
+#[test]
 fn alternatives_of_min_values_have_an_upper_price() {
     let mut scenario = Scenario::new(&["m5.large", "m5.4xlarge"], 1500, 1024);
     scenario.pool().requirements[0].min_values = Some(2);

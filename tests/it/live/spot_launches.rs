@@ -1,5 +1,6 @@
 //! Tests of launches that offer several instance types and zones to EC2.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use fleetwright::apply::ports::{
@@ -13,6 +14,7 @@ use super::account::{LaunchAccount, request};
 use super::cluster::runtime;
 use super::controller_fixture::ControllerFixture;
 use super::moto::Moto;
+use super::proxy::{Fault, refusal_body};
 
 fn offering(instance_type: &str, zone: &str) -> LaunchOffering {
     LaunchOffering {
@@ -78,6 +80,45 @@ fn fleet_offers_every_offering_with_a_subnet() {
         }
         // Each offering has its own template, and both fleets share them.
         assert_eq!(account.calls("CreateLaunchTemplate").len(), 3);
+    });
+}
+
+#[test]
+fn concurrent_launches_create_each_template_once() {
+    let Some(moto) = Moto::start() else { return };
+    runtime().block_on(async {
+        let account = LaunchAccount::new(&moto, &["us-east-1a", "us-east-1b"]).await;
+        let aws = account.launcher(&account.desired(""));
+        let requests = ["one", "two"].map(|token| request_of_four(token, CapacityType::Spot));
+        let (one, two) = tokio::join!(aws.launch(&requests[0]), aws.launch(&requests[1]));
+        let ids = [one, two].map(|end| launched(end.expect("an answer")).instance);
+        assert_ne!(ids[0], ids[1]);
+        let created = account.calls("CreateLaunchTemplate");
+        let names: BTreeSet<&str> =
+            created.iter().map(|call| call.form["LaunchTemplateName"].as_str()).collect();
+        assert_eq!((names.len(), created.len()), (3, 3));
+    });
+}
+
+#[test]
+fn launch_requests_few_templates_after_a_refusal() {
+    let Some(moto) = Moto::start() else { return };
+    runtime().block_on(async {
+        let account = LaunchAccount::new(&moto, &["us-east-1a"]).await;
+        let aws = account.launcher(&account.desired(""));
+        let refusal = refusal_body("UnauthorizedOperation", "no");
+        account.proxy.set_fault_rule(move |call| {
+            let is_refused = call.name() == "CreateLaunchTemplate";
+            if is_refused { Fault::Answer(403, refusal.clone()) } else { Fault::None }
+        });
+        let mut request = request("us-east-1a");
+        for size in ["large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge"] {
+            request.offerings.push(offering(&format!("c5.{size}"), "us-east-1a"));
+        }
+        aws.launch(&request).await.expect_err("no template");
+        // Four are requested at the same time.
+        assert_eq!(account.calls("CreateLaunchTemplate").len(), 4);
+        assert!(account.calls("CreateFleet").is_empty());
     });
 }
 
