@@ -313,7 +313,7 @@ fn apply_stops_writing_after_lost_lock_and_next_finishes() {
     let lost: Arc<OnceLock<Instant>> = Arc::default();
     let seen = Arc::clone(&lost);
     fixture.aws.set_fault_rule(move |call| {
-        let is_detected = seen.get().is_some_and(|at| at.elapsed() > Duration::from_secs(2));
+        let is_detected = seen.get().is_some_and(|at| at.elapsed() > Duration::from_millis(300));
         let throttles = call.name() == "CreateFleet" && !is_detected;
         if throttles { Fault::Answer(503, throttled.clone()) } else { Fault::None }
     });
