@@ -56,7 +56,7 @@ impl UnfitSet {
     }
 }
 
-/// Sets by requirement. They can be found once more: a clone starts empty.
+/// Sets by requirement. They can be recomputed, so a clone starts empty.
 #[derive(Debug, Default)]
 pub(super) struct UnfitNodes {
     sets: Vec<UnfitSet>,
@@ -94,7 +94,7 @@ impl UnfitNodes {
             let positions = changed.iter().filter_map(|node| order.position(*node));
             positions.for_each(|position| set.remove(position));
         } else {
-            set.words.clear();
+            set.words = Vec::new();
         }
         set.order_version = order.version();
         set.seen = self.forgotten + self.changed.len();

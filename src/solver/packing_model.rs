@@ -110,7 +110,7 @@ impl OfferClass {
     /// Returns true if a node holds a pod of the class in place of a node of `other`, which may
     /// hold it beside pods that need its special hardware.
     pub(super) fn holds_in_place_of(&self, other: &Self, class: usize) -> bool {
-        self.admits[class] || (!other.admits[class] && self.fits(class))
+        self.admits[class] || (!other.admits[class] && other.fits(class) && self.fits(class))
     }
 }
 

@@ -1,9 +1,12 @@
-//! Fleets that serve pods with special hardware first, where limits leave pods over.
+//! Fleets that serve pods that need special hardware first, where limits leave pods over.
 //!
 //! A packing buys accelerators and bare metal only for pods that fit on nothing else, and does not
 //! count the room beside these pods. Where a limit allows few further nodes, the other pods may
 //! therefore fill it with plain nodes, although one special node has room for all.
 
+use std::collections::BTreeMap;
+
+use super::existing_node::ExistingNode;
 use super::greedy_packing::{LookAhead, PackedNode, Packing};
 use super::layout::Layout;
 use super::limits::RemainingLimits;
@@ -16,9 +19,9 @@ use super::strategy::{SolvedFleet, Strategy};
 use super::work_budget::WorkBudget;
 
 /// Maximum nodes that are tried as the first one.
-const FIRST_NODES_MAX: usize = 4;
+const FIRST_NODES_MAX: usize = 16;
 
-/// Serves pods with special hardware first, if that leaves fewer pods unschedulable.
+/// Serves pods that need special hardware first, if that leaves fewer pods unschedulable.
 pub(super) struct SpecialHardwareFirst;
 
 impl Strategy for SpecialHardwareFirst {
@@ -36,13 +39,17 @@ impl Strategy for SpecialHardwareFirst {
 }
 
 impl Problem<'_> {
-    /// Returns the layout that retains the same nodes as `fleet`, and serves pods with special
+    /// Returns the layout that retains the same nodes as `fleet`, and serves pods that need special
     /// hardware first. Returns `None` if no limit matters, or if no fewer pods are left over.
     fn special_hardware_first(&self, fleet: &VerifiedFleet) -> Option<Layout> {
         if fleet.unplaced.is_empty() || !self.has_reached_limits(&fleet.layout) {
             return None;
         }
         let retained = &fleet.layout.retained;
+        // Other pods would be left over, and those that run on these nodes must have a place.
+        if self.has_running_pods_beside(retained) {
+            return None;
+        }
         let placed = self.place_on_retained(retained);
         let is_special = self.classes_with_special_hardware();
         let mut pending = placed.left.iter().zip(&is_special);
@@ -55,6 +62,15 @@ impl Problem<'_> {
         let layout = self.layout_with(retained.clone(), placed, packing);
         let left = |layout: &Layout| search.ranks.left_by_priority(&layout.packing);
         (left(&layout) < left(&fleet.layout)).then_some(layout)
+    }
+
+    /// Returns true if a pod runs on a node that is not retained.
+    fn has_running_pods_beside(&self, retained: &[bool]) -> bool {
+        let removed = self.existing.iter().zip(retained).filter(|(_, retained)| !**retained);
+        let runs_pods = |node: &ExistingNode| {
+            self.groups.iter().any(|group| group.running.get(&node.name).is_some_and(|n| *n > 0))
+        };
+        removed.into_iter().any(|(node, _)| runs_pods(node))
     }
 
     /// Returns true if a limit forbids some node that would hold a pod which is left over.
@@ -94,19 +110,27 @@ struct SpecialPacking<'a> {
 }
 
 impl SpecialPacking<'_> {
-    /// Returns the packing that leaves the fewest pods over, and the cheapest of those.
+    /// Returns the packing that leaves the fewest pods over, and the cheapest of those. Pools of a
+    /// higher weight come before a lower price.
     fn best(&self, wanted: &[u32], limits: &RemainingLimits) -> Packing {
+        let model = self.problem.model;
+        let weight = |class: usize| model.offer_classes[class].weight;
+        let heaviest = (0..model.offer_classes.len()).map(weight).max().unwrap_or(0);
         let rank = |packing: &Packing| {
-            (self.ranks.left_by_priority(packing), packing.price(self.problem.model))
+            let nodes = packing.new_nodes.iter();
+            let lighter = nodes.filter(|node| weight(node.offer_class) < heaviest).count();
+            (self.ranks.left_by_priority(packing), lighter, packing.price(model))
         };
-        let mut best = self.packing(wanted, limits, None);
+        let mut best_first = None;
+        let mut best = self.packing(wanted, limits, None, LookAhead::SHALLOW);
         for first in self.first_nodes(wanted, limits) {
-            let next = self.packing(wanted, limits, Some(first));
+            let next = self.packing(wanted, limits, Some(first.clone()), LookAhead::SHALLOW);
             if rank(&next) < rank(&best) {
-                best = next;
+                (best, best_first) = (next, Some(first));
             }
         }
-        best
+        let deep = self.packing(wanted, limits, best_first, LookAhead::DEEP);
+        if rank(&deep) < rank(&best) { deep } else { best }
     }
 
     /// Packs the special pods beside `first`, other pods into the room beside them, and the rest on
@@ -116,6 +140,7 @@ impl SpecialPacking<'_> {
         wanted: &[u32],
         limits: &RemainingLimits,
         first: Option<PackedNode>,
+        ahead: LookAhead,
     ) -> Packing {
         let mut limits = limits.clone();
         let mut packing = Packing { new_nodes: Vec::new(), left: wanted.to_vec() };
@@ -123,31 +148,33 @@ impl SpecialPacking<'_> {
         let special = packing.left.iter().zip(&self.is_special);
         let special: Vec<u32> =
             special.map(|(pods, is_special)| if *is_special { *pods } else { 0 }).collect();
-        let nodes = self.problem.pack_new_nodes(&special, &limits, LookAhead::DEEP).new_nodes;
+        let nodes = self.problem.pack_new_nodes(&special, &limits, ahead).new_nodes;
         open(nodes, &mut packing, &mut limits);
         for node in &mut packing.new_nodes {
             self.fill(node, &mut packing.left);
         }
-        let rest = self.problem.pack_new_nodes(&packing.left, &limits, LookAhead::DEEP).new_nodes;
+        let rest = self.problem.pack_new_nodes(&packing.left, &limits, ahead).new_nodes;
         open(rest, &mut packing, &mut limits);
         packing
     }
 
-    /// Returns filled nodes to try as the first one. Each holds more pods than every cheaper one.
+    /// Returns filled nodes to try as the first one. Each holds more pods than every cheaper one of
+    /// the same weight.
     fn first_nodes(&self, wanted: &[u32], limits: &RemainingLimits) -> Vec<PackedNode> {
         let mut nodes: Vec<PackedNode> = Vec::new();
-        let mut most: Vec<u64> = Vec::new();
+        let mut most: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         // The offer classes are sorted by price.
-        for offer_class in 0..self.problem.model.offer_classes.len() {
-            if !self.problem.has_special_hardware(offer_class) || !limits.allows(offer_class) {
+        for (index, offers) in self.problem.model.offer_classes.iter().enumerate() {
+            if !self.problem.has_special_hardware(index) || !limits.allows(index) {
                 continue;
             }
-            let mut node = PackedNode { offer_class, pods: [].into(), offer: None };
+            let mut node = PackedNode { offer_class: index, pods: [].into(), offer: None };
             self.fill(&mut node, &mut wanted.to_vec());
             let held = node.pods.iter().map(|(class, count)| (*class, *count));
             let held = self.ranks.by_priority(held);
-            if node.pods.keys().any(|class| self.is_special[*class]) && held > most {
-                most = held;
+            let most = most.entry(offers.weight).or_default();
+            if node.pods.keys().any(|class| self.is_special[*class]) && held > *most {
+                *most = held;
                 nodes.push(node);
             }
         }

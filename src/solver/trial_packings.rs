@@ -34,19 +34,11 @@ pub(super) struct TrialPackings<'a> {
     prices: Option<DualPrices>,
     /// By the nodes that are not retained.
     known: BTreeMap<Vec<usize>, KnownPacking>,
-    #[cfg(test)]
-    remembers: bool,
 }
 
 impl<'a> TrialPackings<'a> {
     pub(super) fn new(problem: &'a Problem<'a>) -> Self {
-        Self {
-            problem,
-            prices: None,
-            known: BTreeMap::new(),
-            #[cfg(test)]
-            remembers: true,
-        }
+        Self { problem, prices: None, known: BTreeMap::new() }
     }
 
     /// Returns the packing beside the retained nodes, or `None` if every packing that leaves no more
@@ -57,8 +49,6 @@ impl<'a> TrialPackings<'a> {
         before: &Packing,
         price_max: MicroUsd,
     ) -> Option<&TrialPacking> {
-        #[cfg(test)]
-        self.forget();
         let removed: Vec<usize> = (0..retained.len()).filter(|index| !retained[*index]).collect();
         let problem = self.problem;
         let known = match self.known.entry(removed) {
@@ -86,25 +76,11 @@ impl<'a> TrialPackings<'a> {
     }
 }
 
-/// Shortcuts that a search of a test takes.
-#[cfg(test)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Shortcuts {
-    pub dual_prices: bool,
-    pub memory: bool,
-}
-
 #[cfg(test)]
 impl<'a> TrialPackings<'a> {
-    pub(super) fn with_shortcuts(problem: &'a Problem<'a>, shortcuts: Shortcuts) -> Self {
-        let prices = (!shortcuts.dual_prices).then(|| DualPrices::zero(problem.model));
-        Self { prices, remembers: shortcuts.memory, ..Self::new(problem) }
-    }
-
-    fn forget(&mut self) {
-        if !self.remembers {
-            self.known.clear();
-        }
+    /// Returns packings whose bound excludes no set of nodes.
+    pub(super) fn without_bound(problem: &'a Problem<'a>) -> Self {
+        Self { prices: Some(DualPrices::zero(problem.model)), ..Self::new(problem) }
     }
 
     /// Returns the number of sets that are known to cost too much, and were never packed.

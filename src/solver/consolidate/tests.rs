@@ -1,4 +1,4 @@
-//! Searches with and without the shortcuts of trial packings.
+//! Searches with and without the bound of trial packings.
 
 use super::*;
 use crate::model::desired::WorstCase;
@@ -6,7 +6,6 @@ use crate::solver::converge::Passes;
 use crate::solver::initial_fleet::initial_fleet;
 use crate::solver::offer_admission::OfferAdmission;
 use crate::solver::problem::Placements;
-use crate::solver::trial_packings::Shortcuts;
 use crate::solver::{DriftedNodes, Input, Prepared};
 use crate::testing::Scenario;
 
@@ -35,7 +34,7 @@ fn accepted_sets(search: &mut ConsolidationSearch, fleet: &VerifiedFleet) -> Acc
 }
 
 /// Returns the result of a search, and the number of sets that it never packed.
-fn search_with(input: &Input, shortcuts: Shortcuts) -> (SearchResult, usize) {
+fn search(input: &Input, has_bound: bool) -> (SearchResult, usize) {
     let Prepared { split, offers, existing, budgets, .. } =
         Prepared::new(input, &DriftedNodes::default());
     let (demand, list) = (&split.demand, &offers.list);
@@ -46,7 +45,9 @@ fn search_with(input: &Input, shortcuts: Shortcuts) -> (SearchResult, usize) {
     let mut simulation = Simulation::new(&problem);
     let start = initial_fleet(&mut simulation);
     let mut search = ConsolidationSearch::new(&mut simulation);
-    search.packings = TrialPackings::with_shortcuts(&problem, shortcuts);
+    if !has_bound {
+        search.packings = TrialPackings::without_bound(&problem);
+    }
     let before = accepted_sets(&mut search, &start);
     let solved = search.consolidate(SolvedFleet::new(start));
     let after = accepted_sets(&mut search, &solved.fleet);
@@ -68,7 +69,7 @@ fn search_with(input: &Input, shortcuts: Shortcuts) -> (SearchResult, usize) {
 }
 
 #[test]
-fn dual_prices_and_memory_do_not_change_a_search() {
+fn bound_of_trial_packings_does_not_change_a_search() {
     let (mut unpacked, mut removed) = (0, 0);
     // The pods fill all nodes of the first and of the second fleet after the search.
     for (cpu, pods, fewer_pods) in [(480, 16, 16), (480, 24, 16), (600, 18, 10), (350, 30, 17)] {
@@ -79,16 +80,10 @@ fn dual_prices_and_memory_do_not_change_a_search() {
         let first = scenario.solve();
         scenario.carry_out(&first);
         scenario.scale(fewer_pods);
-        let search = |shortcuts| scenario.with_input(|input| search_with(input, shortcuts));
-        let (expected, _) = search(Shortcuts { dual_prices: false, memory: false });
-        for (dual_prices, memory) in [(true, false), (false, true), (true, true)] {
-            let shortcuts = Shortcuts { dual_prices, memory };
-            let (found, excluded) = search(shortcuts);
-            assert_eq!(found, expected, "{pods} to {fewer_pods} pods of {cpu}m, {shortcuts:?}");
-            if dual_prices && memory {
-                unpacked += excluded;
-            }
-        }
+        let (expected, _) = scenario.with_input(|input| search(input, false));
+        let (found, excluded) = scenario.with_input(|input| search(input, true));
+        assert_eq!(found, expected, "{pods} to {fewer_pods} pods of {cpu}m");
+        unpacked += excluded;
         removed += expected.retained.iter().filter(|retained| !**retained).count();
     }
     assert!(unpacked > 0 && removed > 0, "{unpacked} sets never packed, {removed} nodes removed");

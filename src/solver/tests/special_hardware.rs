@@ -17,10 +17,15 @@ fn with_gpu(cpu: &str) -> String {
 /// pool may have this amount of CPU.
 fn limited(gpu: &str, small: &str, types: &[&str], cpu: Option<i64>) -> Scenario {
     let mut scenario = scenario(&[gpu.to_owned(), small.to_owned()]);
+    limit(&mut scenario, types, cpu);
+    scenario
+}
+
+/// Lets the pool have these types, and this amount of CPU.
+fn limit(scenario: &mut Scenario, types: &[&str], cpu: Option<i64>) {
     let pool = scenario.pool();
     pool.requirements[0] = requirement("node.kubernetes.io/instance-type", types);
     pool.limits.resources = cpu.into_iter().map(|cpu| ("cpu".into(), cpu)).collect();
-    scenario
 }
 
 /// Returns the types of the new nodes, and the placed pods of `gpu` and of `small`.
@@ -67,12 +72,37 @@ fn gpu_pod_and_small_pods_share_the_only_node_within_a_limit() {
 #[test]
 fn limit_that_is_not_reached_changes_no_fleet() {
     let (gpu, small) = (deployment("gpu", 1, &with_gpu("500m")), deployment("small", 60, SMALL));
-    // Only this type has a GPU, and it has room for all pods.
+    // Only this type has a GPU, and it has room for all pods. No type has room for `huge`.
     let expected = (types(&["g4dn.12xlarge"]), [1, 60]);
+    let huge = deployment("huge", 1, &with_gpu("90"));
     for cpu in [None, Some(1_000_000)] {
         let of_types = ["g4dn.12xlarge", "m5.large", "m5.xlarge"];
-        assert_eq!(fleet(&limited(&gpu, &small, &of_types, cpu)), expected, "{cpu:?}");
+        let mut scenario = scenario(&[gpu.clone(), small.clone(), huge.clone()]);
+        limit(&mut scenario, &of_types, cpu);
+        assert_eq!(fleet(&scenario), expected, "{cpu:?}");
     }
+}
+
+#[test]
+fn drifted_node_with_pods_stays_rather_than_a_pod_without_a_place() {
+    // Without the drifted node, 52 CPU are left: a g4dn.12xlarge for `gpu` and most of `small`, and
+    // one m5.xlarge. Then `big` has no place.
+    let big = "containers: [{name: app, resources: {requests: {cpu: 6, memory: 256Mi}}}]";
+    let manifests = [
+        deployment("big", 1, big),
+        deployment("gpu", 2, &with_gpu("4")),
+        deployment("small", 172, SMALL),
+    ];
+    let all = scenario(&manifests).desired.workloads;
+    let mut scenario = scenario(&manifests[..1]);
+    scenario.settings.steer = true;
+    limit(&mut scenario, &["g4dn.12xlarge", "m5.xlarge", "m5.2xlarge"], Some(60_000));
+    scenario.apply();
+    scenario.drift();
+    scenario.desired.workloads = all;
+    let unschedulable = scenario.plan().capacity.unschedulable;
+    let mut names = unschedulable.iter().map(|pods| pods.workload.name.as_str());
+    assert!(names.all(|name| name != "big"), "{unschedulable:?}");
 }
 
 #[test]

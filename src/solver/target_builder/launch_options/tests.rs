@@ -55,6 +55,12 @@ fn offers_are_ordered_by_price_then_type_then_zone_then_index() {
     assert_eq!(order.types, [1, 2, 0, 0, 2, 0]);
 }
 
+/// Returns true if a node of the class holds the pods. No type here has special hardware.
+fn holds_plainly(class: &OfferClass, node: &PackedNode, requested: &[i64]) -> bool {
+    let admits = node.pods.keys().all(|pods| class.admits[*pods]);
+    admits && requested.iter().zip(&class.room).all(|(amount, room)| amount <= room)
+}
+
 /// Returns the offers of candidates, by the plain definition.
 fn plain_candidates(
     builder: &TargetBuilder,
@@ -68,7 +74,7 @@ fn plain_candidates(
     let classes = model.offer_classes.iter().enumerate().filter(|(index, class)| {
         class.pool == selected.pool
             && !class.is_reserved
-            && holds(class, selected, node, &requested)
+            && holds_plainly(class, node, &requested)
             && limits.allows_swap(node.offer_class, *index)
             && limits.allows_swaps(node.offer_class, *index, together)
     });
@@ -109,7 +115,7 @@ fn plain_rejections(
             (true, false) => too_small.insert(kind),
             (false, _) => not_allowed.insert(kind),
         };
-        if !holds(class, selected, node, &requested) {
+        if !holds_plainly(class, node, &requested) {
             continue;
         }
         if class.is_reserved {
@@ -163,9 +169,8 @@ fn compare_options(builder: &TargetBuilder) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     for packed in &builder.outcome.fleet.layout.packing.new_nodes {
         let requested = builder.total_requests(packed);
-        let selected = &builder.model.offer_classes[packed.offer_class];
         for (index, class) in builder.model.offer_classes.iter().enumerate() {
-            if !holds(class, selected, packed, &requested) {
+            if !holds_plainly(class, packed, &requested) {
                 continue;
             }
             let node = PackedNode { offer_class: index, ..packed.clone() };
