@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::{
-    GitError, GitErrorKind, RepositoryTree, TextFile, TreeLimits, clone_size, read_text_files,
-    revision, strip_credentials,
+    GitError, GitErrorKind, RepositoryTree, TextFile, TreeBase, TreeLimits, clone_size,
+    read_text_files, revision, strip_credentials,
 };
 use crate::adapters::subprocess::{self, RunLimits};
 
@@ -102,7 +102,46 @@ impl RemoteRepository {
         cache: &CloneCache,
     ) -> Result<RepositoryTree, GitError> {
         let revision = revision.unwrap_or("HEAD");
-        let tree = self.read_with_depth(revision, cache, FETCH_DEPTH)?;
+        let reference = self.fetch_newest(revision, cache)?;
+        self.read_newest(revision, &reference, cache)
+    }
+
+    /// Reads `revision` as [`Self::read`] does. Returns `None` without reading a file if the files
+    /// have the base `known`.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_changed(
+        &self,
+        revision: Option<&str>,
+        cache: &CloneCache,
+        known: &TreeBase,
+    ) -> Result<Option<RepositoryTree>, GitError> {
+        let revision = revision.unwrap_or("HEAD");
+        let reference = self.fetch_newest(revision, cache)?;
+        let base = revision::read_base(&self.directory_path(cache), &reference);
+        let base = base.map_err(|error| self.error(error.kind))?;
+        let base = TreeBase { repository: Some(strip_credentials(&self.url)), ..base };
+        if base.is_known(known) {
+            return Ok(None);
+        }
+        self.read_newest(revision, &reference, cache).map(Some)
+    }
+
+    /// Fetches the newest commits of `revision`, and returns its reference in the clone.
+    fn fetch_newest(&self, revision: &str, cache: &CloneCache) -> Result<String, GitError> {
+        let rules = FetchRules { schemes: &SCHEMES, depth: FETCH_DEPTH };
+        self.fetch(revision, cache, &rules).map_err(|kind| self.error(kind))
+    }
+
+    /// Reads the newest commit of `revision`, which was fetched as `reference`.
+    fn read_newest(
+        &self,
+        revision: &str,
+        reference: &str,
+        cache: &CloneCache,
+    ) -> Result<RepositoryTree, GitError> {
+        let tree = self.read_reference(reference, cache)?;
         let mut tree = match &tree.signed_history {
             // All earlier commits determine the accepted signers.
             Some(history) if history.is_truncated() => {
@@ -123,8 +162,8 @@ impl RemoteRepository {
         revision: Option<&str>,
         cache: &CloneCache,
     ) -> Result<RepositoryTree, GitError> {
-        let depth = super::signatures::COMMITS_MAX + 1;
-        let mut tree = self.read_with_depth(revision.unwrap_or("HEAD"), cache, depth)?;
+        let rules = FetchRules { schemes: &SCHEMES, depth: super::signatures::COMMITS_MAX + 1 };
+        let mut tree = self.read_by(revision.unwrap_or("HEAD"), cache, &rules)?;
         tree.base.repository = Some(strip_credentials(&self.url));
         Ok(tree)
     }
@@ -149,7 +188,7 @@ impl RemoteRepository {
     /// As [`Self::read_source`].
     #[cfg(feature = "live")]
     pub(crate) fn source_tags(&self) -> Result<Vec<String>, GitError> {
-        let fail = |kind| GitError { path: self.display_url(), kind };
+        let fail = |kind| self.error(kind);
         let rules = FetchRules { schemes: &SOURCE_SCHEMES, depth: 1 };
         self.check_scheme(&rules).map_err(fail)?;
         let listed = run_git(&["ls-remote", "--tags", "--refs", "--", &self.url], &rules);
@@ -167,26 +206,33 @@ impl RemoteRepository {
         Err(GitErrorKind::Scheme { scheme: scheme.to_owned() })
     }
 
-    fn read_with_depth(
-        &self,
-        revision: &str,
-        cache: &CloneCache,
-        depth: usize,
-    ) -> Result<RepositoryTree, GitError> {
-        self.read_by(revision, cache, &FetchRules { schemes: &SCHEMES, depth })
-    }
-
     fn read_by(
         &self,
         revision: &str,
         cache: &CloneCache,
         rules: &FetchRules<'_>,
     ) -> Result<RepositoryTree, GitError> {
-        let fail = |kind| GitError { path: self.display_url(), kind };
-        let reference = self.fetch(revision, cache, rules).map_err(fail)?;
-        let clone = self.clone_path(cache);
-        let tree = revision::read(&clone.join(&self.directory), &reference, TreeLimits::DEFAULT);
-        tree.map_err(|error| fail(error.kind))
+        let reference = self.fetch(revision, cache, rules).map_err(|kind| self.error(kind))?;
+        self.read_reference(&reference, cache)
+    }
+
+    /// Reads a fetched reference.
+    fn read_reference(
+        &self,
+        reference: &str,
+        cache: &CloneCache,
+    ) -> Result<RepositoryTree, GitError> {
+        let tree = revision::read(&self.directory_path(cache), reference, TreeLimits::DEFAULT);
+        tree.map_err(|error| self.error(error.kind))
+    }
+
+    fn error(&self, kind: GitErrorKind) -> GitError {
+        GitError { path: self.display_url(), kind }
+    }
+
+    /// Returns the path of the directory in the clone. It exists in commits only.
+    fn directory_path(&self, cache: &CloneCache) -> PathBuf {
+        self.clone_path(cache).join(&self.directory)
     }
 
     /// Returns the files below `directory` of the fetched `revision` whose names end with one of
@@ -201,7 +247,7 @@ impl RemoteRepository {
         ends: &[&str],
         cache: &CloneCache,
     ) -> Result<Vec<TextFile>, GitError> {
-        let below = self.clone_path(cache).join(&self.directory).join(directory);
+        let below = self.directory_path(cache).join(directory);
         let found =
             read_text_files(&below, None, Some(&local_reference(revision.unwrap_or("HEAD"))), ends);
         found.map_err(|error| GitError {

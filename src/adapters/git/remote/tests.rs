@@ -97,6 +97,34 @@ fn remote_is_fetched_shallow_without_checkout() {
 }
 
 #[test]
+fn unchanged_remote_is_fetched_and_not_read() {
+    let repo = TestRepository::new();
+    let first = repo.write("apps/a.yaml", "1").commit();
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = cache_in(folder.path());
+    let url = format!("file://{}", repo.path("").display());
+    let url = url.trim_end_matches('/').to_owned();
+    let remote = RemoteRepository { url, directory: "apps".to_owned() };
+    let changed = |remote: &RemoteRepository, known: &TreeBase| {
+        let read = remote.read_changed(None, &cache, known).expect("fetched");
+        read.and_then(|tree| tree.base.commit)
+    };
+    let known = remote.read(None, &cache).expect("read").base;
+    // Only a read would find that the files have another digest.
+    let known = TreeBase { tree: "sha256:0".to_owned(), ..known };
+    assert_eq!(changed(&remote, &known), None);
+    let root = RemoteRepository { directory: String::new(), ..remote.clone() };
+    assert_eq!(changed(&root, &known).as_ref(), Some(&first), "another directory");
+    let second = repo.write("b.yaml", "2").commit();
+    assert_eq!(changed(&remote, &known).as_ref(), Some(&second));
+    let later = TreeBase { commit: Some(second), ..known.clone() };
+    assert_eq!(changed(&remote, &later), None);
+    repo.move_branch(&first);
+    assert_eq!(changed(&remote, &later), Some(first), "an older commit");
+    assert_eq!(changed(&remote, &known), None);
+}
+
+#[test]
 fn grown_clone_is_replaced_by_one_of_the_newest_commits() {
     let repo = TestRepository::new();
     repo.write("apps/a.yaml", "1").commit();
