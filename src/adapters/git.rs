@@ -58,6 +58,8 @@ pub struct RepositoryTree {
     /// Settings of a directory above, relative to the path that was read, if it has none of its
     /// own.
     pub outer_settings: Option<String>,
+    /// True if an object of the commit could not be read, so that a later read may find more.
+    pub has_unread_objects: bool,
 }
 
 /// A directory whose content is unknown.
@@ -100,6 +102,14 @@ pub struct TreeBase {
     pub dirty: bool,
     /// Author and pull request of the commit.
     pub origin: Option<CommitOrigin>,
+}
+
+impl TreeBase {
+    /// Returns true if this base of a commit is `known`. It needs no digest of the files: the other
+    /// fields determine the files.
+    fn is_known(&self, known: &Self) -> bool {
+        Self { tree: known.tree.clone(), ..self.clone() } == *known
+    }
 }
 
 /// Returns what a commit says about its origin.
@@ -266,6 +276,22 @@ pub fn read_tree(path: &Path) -> Result<RepositoryTree, GitError> {
 /// no manifest.
 pub fn read_revision(path: &Path, revision: &str) -> Result<RepositoryTree, GitError> {
     revision::read(path, revision, TreeLimits::DEFAULT)
+}
+
+/// Reads as [`read_revision`] does. Returns `None` without reading a file if the files have the base
+/// `known`.
+///
+/// # Errors
+/// As [`read_revision`].
+pub fn read_changed_revision(
+    path: &Path,
+    revision: &str,
+    known: &TreeBase,
+) -> Result<Option<RepositoryTree>, GitError> {
+    if revision::read_base(path, revision)?.is_known(known) {
+        return Ok(None);
+    }
+    read_revision(path, revision).map(Some)
 }
 
 /// Returns true if `commit` is `revision` or an ancestor of it, in the repository that contains

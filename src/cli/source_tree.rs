@@ -9,8 +9,8 @@ use super::repository::{FleetSettings, PoolsRead, Repository};
 use super::settings::SourceSettings;
 use super::signature_check::SignatureTrust;
 use crate::adapters::git::{
-    CloneCache, GitError, GitErrorKind, RemoteRepository, RepositoryTree, absolute_path,
-    is_in_history, read_revision, read_tree,
+    CloneCache, GitError, GitErrorKind, RemoteRepository, RepositoryTree, TreeBase, absolute_path,
+    is_in_history, read_changed_revision, read_revision, read_tree,
 };
 use crate::manifest::{read_fleet, use_settings_of};
 use crate::model::desired::FLEET_FILE;
@@ -18,9 +18,33 @@ use crate::plan::Plan;
 
 /// Reads the files of the settings.
 pub(super) fn read(source: &SourceSettings) -> Result<RepositoryTree, CliError> {
-    let read = read_files(source, History::Enough)?;
+    let read = read_unlogged(source)?;
     tracing::info!(files = read.tree.files.len(), commit = read.base.commit, "tree read");
     Ok(read)
+}
+
+/// Reads as [`read`] does, for a caller that reads often and logs only new trees.
+pub(super) fn read_unlogged(source: &SourceSettings) -> Result<RepositoryTree, CliError> {
+    Ok(read_files(source, History::Enough)?)
+}
+
+/// Reads as [`read_unlogged`] does. Returns `None` without reading a file if the files have the base
+/// `known`: their commit is the same. A work tree is always read, because it changes without a
+/// commit.
+pub(super) fn read_changed(
+    source: &SourceSettings,
+    known: &TreeBase,
+) -> Result<Option<RepositoryTree>, CliError> {
+    let SourceSettings { path, revision } = source;
+    let near = match (path.to_str().and_then(RemoteRepository::parse), revision) {
+        (Some(remote), revision) => {
+            let cache = CloneCache::from_environment()?;
+            remote.read_changed(revision.as_deref(), &cache, known)?
+        }
+        (None, None) => Some(read_tree(path)?),
+        (None, Some(revision)) => read_changed_revision(path, revision, known)?,
+    };
+    Ok(near.map(|near| read_around(near, source)).transpose()?)
 }
 
 /// Returns `tree` with more of its history, if the chain of signatures needs it.
@@ -51,7 +75,14 @@ enum History {
 
 /// Reads the directory of the settings, or the whole repository if its `fleetwright.yaml` says so.
 fn read_files(source: &SourceSettings, history: History) -> Result<RepositoryTree, GitError> {
-    let mut near = read_directory(source, history)?;
+    read_around(read_directory(source, history)?, source)
+}
+
+/// Returns the directory of the settings, or the whole repository if its `fleetwright.yaml` says so.
+fn read_around(
+    mut near: RepositoryTree,
+    source: &SourceSettings,
+) -> Result<RepositoryTree, GitError> {
     near.outer_settings = outer_settings(source, &near);
     let below = near.base.below.clone();
     if below.is_empty() || !read_fleet(&near.tree).0.whole_repository {
@@ -72,6 +103,7 @@ fn read_files(source: &SourceSettings, history: History) -> Result<RepositoryTre
     let digest = Sha256::digest(format!("{below}\n{}", whole.base.tree));
     whole.base.tree = format!("sha256:{}", hex::encode(digest));
     whole.base.dirty |= near.base.dirty;
+    whole.has_unread_objects |= near.has_unread_objects;
     whole.base.below = below;
     // The signers are those of the directory.
     whole.signed_history = near.signed_history;

@@ -29,6 +29,7 @@ mod status_throttle;
 #[cfg(feature = "cluster")]
 mod template_sweep;
 
+use std::cell::RefCell;
 use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
@@ -113,6 +114,11 @@ pub trait RepositoryReader: Clone + Send + 'static {
     /// # Errors
     /// With the reason, if the branch cannot be read.
     fn read_branch(&self) -> Result<RepositoryTree, String>;
+    /// Reads the head of the branch. Returns `None` without reading a file if its base is `known`.
+    ///
+    /// # Errors
+    /// With the reason, if the branch cannot be read.
+    fn read_changed_branch(&self, known: &TreeBase) -> Result<Option<RepositoryTree>, String>;
     /// Reads one commit, even if the branch has moved on.
     ///
     /// # Errors
@@ -219,6 +225,22 @@ pub enum RuntimeError {
     /// The embedded world cannot be saved.
     #[error(transparent)]
     World(#[from] SimError),
+}
+
+/// Logs the trees of the polled branch.
+#[derive(Debug, Default)]
+struct TreeLogger {
+    last: RefCell<Option<TreeBase>>,
+}
+
+impl TreeLogger {
+    /// Logs a tree unless it is the last one: most polls find the same.
+    fn log_if_new(&self, tree: &RepositoryTree) {
+        let base = &tree.base;
+        if self.last.replace(Some(base.clone())).as_ref() != Some(base) {
+            tracing::info!(files = tree.tree.files.len(), commit = base.commit, "tree read");
+        }
+    }
 }
 
 /// Returns an identity that is unique to this process.

@@ -144,6 +144,7 @@ impl FileCollector {
         Ok(RepositoryTree {
             is_whole_repository: false,
             outer_settings: None,
+            has_unread_objects: false,
             tree: Tree { files: self.files },
             skipped: self.skipped,
             unread_directories: self.unread_directories,

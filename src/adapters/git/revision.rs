@@ -1,8 +1,9 @@
 //! Reads the files of a commit from the object database.
 
-use std::path::Path;
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
 
-use git2::{ErrorCode, ObjectType, Oid, Repository};
+use git2::{Commit, ErrorCode, ObjectType, Oid, Repository};
 
 use super::file_collector::FileCollector;
 use super::file_store::FileLocation;
@@ -23,18 +24,24 @@ pub(super) fn read(
     revision: &str,
     limits: TreeLimits,
 ) -> Result<RepositoryTree, GitError> {
-    let fail = |kind| GitError::new(path, kind);
-    let absolute = absolute_path(path).ok_or_else(|| fail(GitErrorKind::Missing))?;
-    let start = absolute.ancestors().find(|directory| directory.is_dir());
-    let start = start.ok_or_else(|| fail(GitErrorKind::Missing))?;
-    let no_repository = || GitErrorKind::NoRepository { revision: revision.to_owned() };
-    let repository = open_repository(start).map_err(fail)?.ok_or_else(|| fail(no_repository()))?;
-    let top = repository.workdir().unwrap_or(repository.path()).canonicalize();
-    let prefix = top.ok().and_then(|top| absolute.strip_prefix(top).ok().map(Path::to_owned));
-    let prefix = prefix.ok_or_else(|| fail(no_repository()))?;
-    let again = open_repository(start).map_err(fail)?.ok_or_else(|| fail(no_repository()))?;
-    let store = FileStore::from_commit(again, limits);
-    read_prefix(&repository, &prefix, revision, limits, store).map_err(fail)
+    let read = || -> Result<RepositoryTree, GitErrorKind> {
+        let directory = CommitDirectory::open(path, revision)?;
+        // The store outlives this read.
+        let second = CommitDirectory::open(path, revision)?;
+        directory.read(revision, limits, FileStore::from_commit(second.repository, limits))
+    };
+    read().map_err(|kind| GitError::new(path, kind))
+}
+
+/// Returns the origin of the files below `path` as of commit `revision`, without their digest. It
+/// reads no file.
+pub(super) fn read_base(path: &Path, revision: &str) -> Result<TreeBase, GitError> {
+    let read = || -> Result<TreeBase, GitErrorKind> {
+        let directory = CommitDirectory::open(path, revision)?;
+        let commit = directory.commit(revision)?;
+        Ok(directory.base(&commit))
+    };
+    read().map_err(|kind| GitError::new(path, kind))
 }
 
 /// Returns true if `commit` is `revision` or an ancestor of it.
@@ -56,40 +63,72 @@ pub(super) fn is_in_history(
     Ok(head == commit || is_below())
 }
 
-fn read_prefix(
-    repository: &Repository,
-    prefix: &Path,
-    revision: &str,
-    limits: TreeLimits,
-    store: FileStore,
-) -> Result<RepositoryTree, GitErrorKind> {
-    let unknown = |error: git2::Error| {
-        if error.code() == ErrorCode::GenericError {
-            // A generic error does not reveal whether the commit exists.
-            return git_error(error);
-        }
-        let (revision, reason) = (revision.to_owned(), error.message().to_owned());
-        GitErrorKind::UnknownRevision { revision, reason }
-    };
-    let object = repository.revparse_single(revision).map_err(unknown)?;
-    let commit = object.peel_to_commit().map_err(unknown)?;
-    let root = directory_tree(repository, commit.tree_id(), prefix, revision)?;
-    let objects = CommitObjects { repository, root };
-    let mut walk = CommitWalk { objects, found: FileCollector::new(limits, store) };
-    let mut pending = vec![(String::new(), root)];
-    while let Some((path, tree)) = pending.pop() {
-        walk.read_directory(&path, tree, &mut pending)?;
+/// A directory of a repository. It may exist only in a commit.
+struct CommitDirectory {
+    repository: Repository,
+    /// The directory, relative to the root of the repository.
+    prefix: PathBuf,
+}
+
+impl CommitDirectory {
+    /// Opens the repository that contains `path`. `revision` is for errors.
+    fn open(path: &Path, revision: &str) -> Result<Self, GitErrorKind> {
+        let absolute = absolute_path(path).ok_or(GitErrorKind::Missing)?;
+        let start = absolute.ancestors().find(|directory| directory.is_dir());
+        let start = start.ok_or(GitErrorKind::Missing)?;
+        let no_repository = || GitErrorKind::NoRepository { revision: revision.to_owned() };
+        let repository = open_repository(start)?.ok_or_else(no_repository)?;
+        let top = repository.workdir().unwrap_or(repository.path()).canonicalize();
+        let prefix = top.ok().and_then(|top| absolute.strip_prefix(top).ok().map(Path::to_owned));
+        let prefix = prefix.ok_or_else(no_repository)?;
+        Ok(Self { repository, prefix })
     }
-    let mut read = walk.found.finish(TreeBase {
-        repository: origin_url(repository),
-        commit: Some(commit.id().to_string()),
-        tree: String::new(),
-        below: slash_path(prefix),
-        dirty: false,
-        origin: Some(super::commit_origin(&commit)),
-    })?;
-    read.signed_history = signatures::signed_history(repository, commit.id(), prefix);
-    Ok(read)
+
+    fn commit(&self, revision: &str) -> Result<Commit<'_>, GitErrorKind> {
+        let unknown = |error: git2::Error| {
+            if error.code() == ErrorCode::GenericError {
+                // A generic error does not reveal whether the commit exists.
+                return git_error(error);
+            }
+            let (revision, reason) = (revision.to_owned(), error.message().to_owned());
+            GitErrorKind::UnknownRevision { revision, reason }
+        };
+        let object = self.repository.revparse_single(revision).map_err(unknown)?;
+        object.peel_to_commit().map_err(unknown)
+    }
+
+    /// Returns the origin of the files of a commit, without their digest.
+    fn base(&self, commit: &Commit<'_>) -> TreeBase {
+        TreeBase {
+            repository: origin_url(&self.repository),
+            commit: Some(commit.id().to_string()),
+            tree: String::new(),
+            below: slash_path(&self.prefix),
+            dirty: false,
+            origin: Some(super::commit_origin(commit)),
+        }
+    }
+
+    fn read(
+        &self,
+        revision: &str,
+        limits: TreeLimits,
+        store: FileStore,
+    ) -> Result<RepositoryTree, GitErrorKind> {
+        let Self { repository, prefix } = self;
+        let commit = self.commit(revision)?;
+        let root = directory_tree(repository, commit.tree_id(), prefix, revision)?;
+        let objects = CommitObjects::new(repository, root);
+        let mut walk = CommitWalk { objects, found: FileCollector::new(limits, store) };
+        let mut pending = vec![(String::new(), root)];
+        while let Some((path, tree)) = pending.pop() {
+            walk.read_directory(&path, tree, &mut pending)?;
+        }
+        let mut read = walk.found.finish(self.base(&commit))?;
+        read.has_unread_objects = walk.objects.has_unread.get();
+        read.signed_history = signatures::signed_history(repository, commit.id(), prefix);
+        Ok(read)
+    }
 }
 
 /// Returns the content of the file `name` in the directory `prefix` of a commit, as a plan of the
@@ -102,7 +141,7 @@ pub(super) fn file_content(
 ) -> Option<Vec<u8>> {
     let tree = repository.find_commit(commit).ok()?.tree_id();
     let root = directory_tree(repository, tree, prefix, "").ok()?;
-    let objects = CommitObjects { repository, root };
+    let objects = CommitObjects::new(repository, root);
     let mut found = objects.lookup(&[name.to_owned()]).ok()?;
     if let CommitEntry::Link(id) = found {
         found = objects.resolve_link("", id).ok()?;
@@ -145,6 +184,8 @@ struct CommitWalk<'a> {
 struct CommitObjects<'a> {
     repository: &'a Repository,
     root: Oid,
+    /// True if an object could not be read.
+    has_unread: Cell<bool>,
 }
 
 /// The kind of a tree entry.
@@ -235,17 +276,27 @@ impl CommitWalk<'_> {
         let repository = self.objects.repository;
         let size = match repository.odb().and_then(|objects| objects.read_header(id)) {
             Ok((size, _)) => u64::try_from(size).unwrap_or(u64::MAX),
-            Err(error) => return Ok(Err(error.message().to_owned())),
+            Err(error) => return Ok(Err(self.objects.unread_reason(&error))),
         };
         if let Err(reason) = self.found.admit_size(size)? {
             return Ok(Err(reason));
         }
         let blob = repository.find_blob(id);
-        Ok(blob.map(|b| b.content().to_vec()).map_err(|error| error.message().to_owned()))
+        Ok(blob.map(|b| b.content().to_vec()).map_err(|error| self.objects.unread_reason(&error)))
     }
 }
 
-impl CommitObjects<'_> {
+impl<'a> CommitObjects<'a> {
+    fn new(repository: &'a Repository, root: Oid) -> Self {
+        Self { repository, root, has_unread: Cell::new(false) }
+    }
+
+    /// Returns the reason of an unread object, and records that there is one.
+    fn unread_reason(&self, error: &git2::Error) -> String {
+        self.has_unread.set(true);
+        error.message().to_owned()
+    }
+
     /// Resolves the link `id` in `directory`, one path component at a time, within the root.
     fn resolve_link(&self, directory: &str, id: Oid) -> Result<CommitEntry, String> {
         let mut names: Vec<String> = path_parts(directory).collect();
@@ -282,7 +333,7 @@ impl CommitObjects<'_> {
 
     /// Returns the target of a link. Absolute targets are refused.
     fn link_target(&self, link: Oid) -> Result<String, String> {
-        let blob = self.repository.find_blob(link).map_err(|error| error.message().to_owned())?;
+        let blob = self.repository.find_blob(link).map_err(|error| self.unread_reason(&error))?;
         let target = std::str::from_utf8(blob.content()).map_err(|_| BROKEN_LINK.to_owned())?;
         if target.starts_with('/') { Err(OUTSIDE_LINK.to_owned()) } else { Ok(target.to_owned()) }
     }
@@ -292,7 +343,7 @@ impl CommitObjects<'_> {
         let mut found = CommitEntry::Directory(self.root);
         for name in names {
             let CommitEntry::Directory(id) = found else { return Err(BROKEN_LINK.to_owned()) };
-            let tree = self.repository.find_tree(id).map_err(|e| e.message().to_owned())?;
+            let tree = self.repository.find_tree(id).map_err(|error| self.unread_reason(&error))?;
             let item = tree.get_name(name).ok_or_else(|| BROKEN_LINK.to_owned())?;
             found = classify(&item);
         }

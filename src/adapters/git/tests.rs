@@ -55,6 +55,21 @@ impl TestRepository {
         id.expect("commit").to_string()
     }
 
+    /// Moves the branch to a commit, as a force push does.
+    pub(super) fn move_branch(&self, commit: &str) {
+        let repository = Repository::open(self.directory.path()).expect("a repository");
+        let commit = commit.parse().expect("an id");
+        repository.reference("refs/heads/main", commit, true, "moved").expect("moved");
+    }
+
+    /// Removes an object. A partial clone may lack it as well.
+    fn remove_object(&self, name: &str) {
+        let repository = Repository::open(self.directory.path()).expect("a repository");
+        let id = repository.revparse_single(name).expect("an object").id().to_string();
+        let (directory, file) = id.split_at(2);
+        fs::remove_file(self.path(&format!(".git/objects/{directory}/{file}"))).expect("removed");
+    }
+
     fn read(&self) -> RepositoryTree {
         read_tree(self.directory.path()).expect("a tree")
     }
@@ -212,6 +227,54 @@ fn revision_read_ignores_the_work_tree() {
     for (path, revision, expected) in errors {
         let error = read_revision(&repo.path(path), revision).expect_err("an error");
         assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn unchanged_commit_is_not_read() {
+    let repo = TestRepository::new();
+    let path = repo.path("k");
+    let read = || read_revision(&path, "main").expect("a tree").base;
+    let changed = |known: &TreeBase| {
+        let read = read_changed_revision(&path, "main", known).expect("a commit");
+        read.map(|read| lines(&read).join(" "))
+    };
+    let first = repo.write("k/a.yaml", "1").commit();
+    let before = read();
+    assert_eq!(changed(&before), None);
+    for known in [
+        TreeBase { below: String::new(), ..before.clone() },
+        TreeBase { repository: Some("https://example.com/o/r".to_owned()), ..before.clone() },
+        TreeBase { dirty: true, ..before.clone() },
+        TreeBase { commit: None, ..before.clone() },
+    ] {
+        assert_eq!(changed(&known).as_deref(), Some("a.yaml 1"), "{known:?}");
+    }
+    repo.write("k/a.yaml", "2").commit();
+    assert_eq!(changed(&before).as_deref(), Some("a.yaml 2"));
+    let after = read();
+    repo.move_branch(&first);
+    assert_eq!(changed(&after).as_deref(), Some("a.yaml 1"), "an older commit");
+    repo.remove_object("main^{tree}");
+    assert!(read_revision(&path, "main").is_err(), "the files of the commit are lost");
+    assert_eq!(changed(&before), None);
+}
+
+#[test]
+fn only_unread_objects_may_be_readable_later() {
+    for name in ["main:b.yaml", "main:c.yaml"] {
+        let repo = TestRepository::new();
+        repo.write("a.yaml", "1").write("b.yaml", "2").link("c.yaml", "a.yaml");
+        repo.write("large.yaml", "12345").link("gone.yaml", "nowhere.yaml").commit();
+        let read = || {
+            let limits = TreeLimits { file_bytes: 4, ..TreeLimits::DEFAULT };
+            let read = revision::read(repo.directory.path(), "main", limits).expect("a tree");
+            let unreadable = read.tree.files.iter().filter(|file| file.content.is_err());
+            (unreadable.count(), read.has_unread_objects)
+        };
+        assert_eq!(read(), (2, false));
+        repo.remove_object(name);
+        assert_eq!(read(), (3, true), "{name}");
     }
 }
 

@@ -155,7 +155,11 @@ impl RepositoryReader for SourceReader {
     }
 
     fn read_branch(&self) -> Result<RepositoryTree, String> {
-        source_tree::read(&self.source).map_err(|error| error.to_string())
+        source_tree::read_unlogged(&self.source).map_err(|error| error.to_string())
+    }
+
+    fn read_changed_branch(&self, known: &TreeBase) -> Result<Option<RepositoryTree>, String> {
+        source_tree::read_changed(&self.source, known).map_err(|error| error.to_string())
     }
 
     fn read_commit(&self, commit: &str) -> Result<RepositoryTree, RevisionError> {

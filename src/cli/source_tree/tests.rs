@@ -5,6 +5,7 @@ use std::path::Path;
 
 use git2::{IndexAddOption, Signature};
 
+use super::{SourceSettings, read, read_changed};
 use crate::cli::Exit;
 use crate::cli::tests::run_command;
 
@@ -100,6 +101,26 @@ fn directory_may_read_the_whole_repository() {
     // A commit is read as it was, also where the directory is gone.
     fs::remove_dir_all(repository.path().join("clusters")).expect("removed");
     assert_eq!(planned(&[&path("prod"), "--ref", "HEAD"]), expected("prod", 3));
+}
+
+#[test]
+fn changed_commits_and_all_work_trees_are_read() {
+    let repository = committed();
+    let path = repository.path().join("clusters/prod");
+    let at_head = SourceSettings { path: path.clone(), revision: Some("HEAD".to_owned()) };
+    let known = read(&at_head).expect("read").base;
+    assert!(read_changed(&at_head, &known).expect("read").is_none());
+
+    let work_tree = SourceSettings { path, revision: None };
+    let clean = read(&work_tree).expect("read").base;
+    assert!(!clean.dirty && clean.commit == known.commit);
+    assert!(read_changed(&work_tree, &clean).expect("read").is_some());
+
+    write(repository.path(), "apps/prod/api.yaml", &workload("api", 4));
+    commit(repository.path());
+    let changed = read_changed(&at_head, &known).expect("read").expect("a new commit");
+    assert!(changed.is_whole_repository && changed.base.tree != known.tree);
+    assert_eq!(changed.base, read(&at_head).expect("read").base);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use super::forecast_task::ForecastTask;
 use super::status_log::StatusLogger;
 use super::{
     BlockingPlanner, Host, PageChannels, RepositoryReader, RunOptions, RuntimeError,
-    StatusPage as _, TrustedCommit, process_identity,
+    StatusPage as _, TreeLogger, TrustedCommit, process_identity,
 };
 use crate::adapters::files::{read_regular, write_atomically};
 use crate::apply::Bounds;
@@ -77,6 +77,7 @@ pub fn run<H: Host>(
     let runtime = EmbeddedPorts {
         forecast_task,
         reader,
+        tree_logger: TreeLogger::default(),
         delivered_tree: RefCell::default(),
         state_file: directory.join(STATE_FILE),
         announced: RefCell::default(),
@@ -127,6 +128,7 @@ const STATE_FILE_VERSION: &str = "1.0";
 /// Repository, signals and state store of a controller over an embedded world.
 struct EmbeddedPorts<R> {
     reader: R,
+    tree_logger: TreeLogger,
     /// The tree of the last delivery.
     delivered_tree: RefCell<Option<String>>,
     state_file: PathBuf,
@@ -177,6 +179,7 @@ impl<R: RepositoryReader> RevisionSource for EmbeddedPorts<R> {
     ) -> Result<(Revision, Self::Planner), String> {
         let trusted = TrustedCommit::Last(verified);
         let tree = self.reader.read_branch()?;
+        self.tree_logger.log_if_new(&tree);
         let plans = self.reader.planner(&tree, &trusted, None, &|| self.pools())?;
         self.deliver(&plans)?;
         let forecast_task = Some(Arc::clone(&self.forecast_task));

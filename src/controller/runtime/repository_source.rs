@@ -9,7 +9,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
 use super::forecast_task::ForecastTask;
-use super::{BlockingPlanner, ReadMarket, RepositoryReader, TrustedCommit};
+use super::{BlockingPlanner, ReadMarket, RepositoryReader, TreeLogger, TrustedCommit};
 use crate::adapters::aws::{Aws, ClusterBootstrap, LaunchContext, MarketAnswers, mark_unresolved};
 use crate::adapters::git::{RepositoryTree, TreeBase};
 use crate::adapters::kube::WatchedCluster;
@@ -53,6 +53,7 @@ pub(super) struct RepositorySource<R: RepositoryReader> {
     queue: watch::Sender<Option<String>>,
     forecast_task: Arc<ForecastTask>,
     last: RefCell<Option<LastRevision<R::Planner>>>,
+    tree_logger: TreeLogger,
     joining: RefCell<Option<(Instant, ClusterBootstrap)>>,
     /// Recent EC2 answers that rarely change. They stand in when EC2 cannot be reached.
     answers: Arc<MarketAnswers>,
@@ -65,11 +66,20 @@ pub(super) struct RepositorySource<R: RepositoryReader> {
 /// The last revision that was read.
 struct LastRevision<P> {
     base: TreeBase,
+    /// True if a later read of the same commit may find more.
+    has_unread_objects: bool,
     trusted: TrustedCommit,
     at: Instant,
     valid_for: Duration,
     revision: Revision,
     planner: Arc<LivePlanner<P>>,
+}
+
+impl<P> LastRevision<P> {
+    /// Returns true if the revision is recent, and its signatures start from `trusted`.
+    fn is_valid(&self, trusted: &TrustedCommit) -> bool {
+        self.trusted == *trusted && self.at.elapsed() < self.valid_for
+    }
 }
 
 /// Plans of one commit, with the launch settings of its node classes.
@@ -101,6 +111,7 @@ impl<R: RepositoryReader> RepositorySource<R> {
             queue,
             forecast_task,
             last: RefCell::default(),
+            tree_logger: TreeLogger::default(),
             joining: RefCell::default(),
             answers: Arc::default(),
             jitter_seed: Cell::new(
@@ -139,18 +150,30 @@ impl<R: RepositoryReader> RepositorySource<R> {
     ) -> Result<PlannedRevision<R>, String> {
         let trusted = TrustedCommit::Last(verified);
         self.sleep_jitter().await;
-        let reader = self.reader.clone();
-        let tree = run_blocking(move || reader.read_branch()).await?;
+        let known = self.known_base(&trusted);
+        let tree = match known.clone() {
+            Some(known) => {
+                let reader = self.reader.clone();
+                run_blocking(move || reader.read_changed_branch(&known)).await?
+            }
+            None => Some(self.read_tree().await?),
+        };
         let pools = self.current_pools().await;
+        let base = tree.as_ref().map(|tree| &tree.base).or(known.as_ref());
         if let Some(last) = &*self.last.borrow()
-            && last.base == tree.base
+            && base == Some(&last.base)
             && last.revision.cluster_pools == pools
-            && last.trusted == trusted
-            && last.at.elapsed() < last.valid_for
+            && last.is_valid(&trusted)
         {
             return Ok((last.revision.clone(), Arc::clone(&last.planner)));
         }
+        let tree = match tree {
+            Some(tree) => tree,
+            None => self.read_tree().await?,
+        };
+        self.tree_logger.log_if_new(&tree);
         let (base, at) = (tree.base.clone(), Instant::now());
+        let has_unread_objects = tree.has_unread_objects;
         let (revision, planner) = self.prepare(tree, trusted.clone()).await?;
         self.queue.send_if_modified(|queue| {
             let changed = *queue != revision.controller.queue;
@@ -161,6 +184,7 @@ impl<R: RepositoryReader> RepositorySource<R> {
         let valid_for = if is_current { VALID_FOR } else { UNKNOWN_MARKET_VALID_FOR };
         let last = LastRevision {
             base,
+            has_unread_objects,
             trusted,
             at,
             valid_for,
@@ -169,6 +193,18 @@ impl<R: RepositoryReader> RepositorySource<R> {
         };
         self.last.replace(Some(last));
         Ok((revision, planner))
+    }
+
+    /// Returns the base of the last revision, if a branch with this base need not be read.
+    fn known_base(&self, trusted: &TrustedCommit) -> Option<TreeBase> {
+        let last = self.last.borrow();
+        let last = last.as_ref().filter(|last| last.is_valid(trusted))?;
+        (!last.has_unread_objects).then(|| last.base.clone())
+    }
+
+    async fn read_tree(&self) -> Result<RepositoryTree, String> {
+        let reader = self.reader.clone();
+        run_blocking(move || reader.read_branch()).await
     }
 
     /// Returns the digest of the pools of the cluster, if the last commit reads them.
@@ -348,3 +384,6 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
+
+#[cfg(test)]
+mod tests;
