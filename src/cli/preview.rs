@@ -129,7 +129,7 @@ struct Follower<'a> {
 impl Follower<'_> {
     /// Reads the files, and plans if they changed or the plan is old. Errors go to the page.
     fn follow(&mut self, console: &mut Console) {
-        let tree = match source_tree::read(&self.planning.source) {
+        let tree = match source_tree::read_unlogged(&self.planning.source) {
             Ok(read) => read.base.tree,
             Err(error) => {
                 self.failed = true;

@@ -231,7 +231,7 @@ impl SandboxSession<'_> {
                 continue;
             }
             // Files that cannot be read are probably being written.
-            let Ok(tree) = source_tree::read(&self.settings.source) else { continue };
+            let Ok(tree) = source_tree::read_unlogged(&self.settings.source) else { continue };
             if tree.base.tree == delivered {
                 self.page.refresh(None);
                 continue;
