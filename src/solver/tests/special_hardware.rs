@@ -101,7 +101,7 @@ fn drifted_node_with_pods_stays_rather_than_a_pod_without_a_place() {
     scenario.drift();
     scenario.desired.workloads = all;
     let unschedulable = scenario.plan().capacity.unschedulable;
-    let mut names = unschedulable.iter().map(|pods| pods.workload.name.as_str());
+    let mut names = unschedulable.iter().map(|pods| pods.workload.name.to_string());
     assert!(names.all(|name| name != "big"), "{unschedulable:?}");
 }
 

@@ -14,7 +14,7 @@ use super::account::{LaunchAccount, request};
 use super::cluster::runtime;
 use super::controller_fixture::ControllerFixture;
 use super::moto::Moto;
-use super::proxy::{Fault, refusal_body};
+use super::proxy::{Fault, LoggedCall, refusal_body};
 
 fn offering(instance_type: &str, zone: &str) -> LaunchOffering {
     LaunchOffering {
@@ -91,7 +91,7 @@ fn concurrent_launches_create_each_template_once() {
         let aws = account.launcher(&account.desired(""));
         let requests = ["one", "two"].map(|token| request_of_four(token, CapacityType::Spot));
         let (one, two) = tokio::join!(aws.launch(&requests[0]), aws.launch(&requests[1]));
-        let ids = [one, two].map(|end| launched(end.expect("an answer")).instance);
+        let ids = [one, two].map(|end| launched(end.expect("an answer")).id);
         assert_ne!(ids[0], ids[1]);
         let created = account.calls("CreateLaunchTemplate");
         let names: BTreeSet<&str> =
@@ -186,10 +186,12 @@ fn node_of_another_offering_leaves_the_plan_at_rest() {
             || out.contains("instead of m5.large in us-east-1"),
         "{out}{err}"
     );
+    let is_fleet = |row: &LoggedCall| row.call.name() == "CreateFleet";
+    let form = fixture.aws.calls().into_iter().rfind(is_fleet).expect("a fleet").call.form;
     let kinds: Vec<String> = (1..=4)
         .filter_map(|n| {
             let key = format!("LaunchTemplateConfigs.{n}.Overrides.1.InstanceType");
-            last_fleet(&fixture.aws).get(&key).cloned()
+            form.get(&key).cloned()
         })
         .collect();
     assert!(kinds.len() >= 3 && !kinds.contains(&"m7i.large".to_owned()), "{kinds:?}");
