@@ -110,7 +110,8 @@ impl TargetBuilder<'_> {
         let (mut too_tight, mut used_up) = (order.no_types(), order.no_types());
         let requested = self.total_requests(node);
         for (index, offer_class) in self.model.offer_classes.iter().enumerate() {
-            if offer_class.pool != selected.pool || !holds(offer_class, selected, node, &requested) {
+            if offer_class.pool != selected.pool || !holds(offer_class, selected, node, &requested)
+            {
                 continue;
             }
             let kind = order.type_of(offer_class);
