@@ -183,8 +183,7 @@ pub struct Event {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Step {
-    /// All checks have passed: before the first write, and under the controller also before launched
-    /// nodes open and removals begin.
+    /// All checks have passed.
     Checked {
         /// Number of changes that are no longer needed.
         dropped: usize,
