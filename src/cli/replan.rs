@@ -59,12 +59,11 @@ impl Replanner<'_> {
     async fn revalidated(&self, plan: &Plan, observed: &Observed) -> RevalidatedPlan {
         // The lease is renewed on this thread, and each planning of a large fleet takes seconds.
         yield_now().await;
-        let mut revalidated = match self.reproduced(plan, observed) {
-            Some(reproduced) => reproduced,
-            None => {
-                yield_now().await;
-                self.with_planned_pods(plan, observed)
-            }
+        let mut revalidated = if let Some(reproduced) = self.reproduced(plan, observed) {
+            reproduced
+        } else {
+            yield_now().await;
+            self.with_planned_pods(plan, observed)
         };
         if let Some(judge) = self.judge {
             let mut judged = revalidated.with_current_numbers(plan);
@@ -337,7 +336,7 @@ mod tests {
     fn polls(future: impl Future) -> u32 {
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());
-        (1..).find(|_| future.as_mut().poll(&mut context).is_ready()).expect("it ends")
+        (1..100).find(|_| future.as_mut().poll(&mut context).is_ready()).expect("it ends")
     }
 
     #[test]

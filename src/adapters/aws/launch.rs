@@ -135,7 +135,8 @@ impl Aws {
                 let offering = *index;
                 Ok(Some(FleetOverride { offering, template, instance_type, subnet }))
             };
-            Box::pin(fleet_override) as BoxedFuture<'_, Result<_, AwsError>>
+            let boxed: BoxedFuture<'_, Result<_, AwsError>> = Box::pin(fleet_override);
+            boxed
         });
         let overrides = run_concurrently(overrides, CONCURRENT_TEMPLATES_MAX).await;
         overrides.into_iter().filter_map(Result::transpose).collect()

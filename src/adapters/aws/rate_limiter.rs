@@ -37,9 +37,8 @@ impl ApiBucket {
     fn burst_and_rate(self) -> (u32, u32) {
         match self {
             Self::Describe => (16, 4),
-            Self::Launch => (25, 2),
+            Self::Launch | Self::Template => (25, 2),
             Self::Terminate => (10, 2),
-            Self::Template => (25, 2),
             // SQS has no relevant limit. This one bounds the cost of a bug.
             Self::Queue => (200, 200),
             // Systems Manager allows 40 calls per second.

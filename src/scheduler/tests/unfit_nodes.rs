@@ -54,6 +54,7 @@ fn shapes() -> Vec<PodShape> {
 /// Returns the nodes to score, and the number of nodes tried, of a search that skips no node.
 fn try_each(scheduler: &Scheduler, class: ClassIndex) -> (Vec<usize>, usize) {
     let mut scheduler = scheduler.clone();
+    #[expect(clippy::single_match_else, reason = "both cases are equal")]
     let (nodes, wanted) = match &scheduler.shape(class).nodes.name {
         Some(name) => {
             let named = scheduler.nodes.by_name.get(name.as_str()).copied();
