@@ -11,6 +11,7 @@
 
 mod cluster_autoscalers;
 mod cordons;
+mod current_plan;
 mod demand_scenarios;
 mod diagnostics;
 mod diff;

@@ -8,10 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Inputs, freeze_reason, node_count_fixpoint, plan_in_scope, solver_input, with_effective_inputs,
-};
-use crate::demand::Demand;
+use super::current_plan::CurrentPlan;
+use super::{Inputs, freeze_reason, node_count_fixpoint, solver_input, with_effective_inputs};
 use crate::model::desired::{Desired, Scaler, ScalerRule};
 use crate::model::ids::{Address, GroupName, InstanceId, NodeName, PoolName, Tags};
 use crate::model::observed::{
@@ -23,10 +21,7 @@ use crate::model::units::MicroUsd;
 use crate::plan::wire::{
     Action, LaunchReason, NodeState, Plan, Reason, ResourceChange, ResourceKind,
 };
-use crate::plan::{
-    Facts, LaunchReview, RevalidatedPlan, change_id, launched_instance, planned_pods,
-    planned_pods_at, review_launches, set_identity,
-};
+use crate::plan::{RevalidatedPlan, change_id, launched_instance, planned_pods, planned_pods_at};
 use crate::solver::{Input, Launch, Purpose, Solution, exceeded_budget, solve, spec_digests};
 
 /// Maximum number of trial worlds solved to find unneeded launches.
@@ -116,44 +111,6 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
         .or_else(|| applied.exceeded_budget());
     revalidated.frozen = freeze_reason.filter(|_| applied.has_removals());
     revalidated
-}
-
-/// The plan for the current inputs, and the review of the approved launches.
-struct CurrentPlan {
-    demand: Demand,
-    /// The result if the current plan has the approved digest.
-    revalidated: RevalidatedPlan,
-    /// Price of the dearest offering that remains, where the planned offering is withdrawn.
-    dearest: BTreeMap<Address, MicroUsd>,
-}
-
-impl CurrentPlan {
-    fn new(inputs: &Inputs, approved: &Plan) -> Self {
-        let demand = node_count_fixpoint::demand(inputs, inputs.observed);
-        let (mut now, _) = plan_in_scope(inputs, &demand);
-        set_identity(&mut now);
-        let mut revalidated = RevalidatedPlan::as_approved(now);
-        let review = review_launches(
-            approved,
-            &Facts {
-                desired: inputs.desired,
-                demand: &demand,
-                observed: inputs.observed,
-                catalog: inputs.catalog,
-                allocation: crate::catalog::allocation,
-            },
-        );
-        let LaunchReview { refused, withdrawn, dearest } = review;
-        (revalidated.undeclared, revalidated.withdrawn) = (refused, withdrawn);
-        Self { demand, revalidated, dearest }
-    }
-
-    /// Returns true if the current plan has the approved digest, and its prices are those of the
-    /// launches that remain.
-    fn is_approved(&self, approved: &Plan) -> bool {
-        self.revalidated.current.capacity.digest == approved.capacity.digest
-            && self.dearest.is_empty()
-    }
 }
 
 /// Returns texts about the launches whose pool or node class is declared otherwise than the plan

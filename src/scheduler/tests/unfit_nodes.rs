@@ -54,19 +54,15 @@ fn shapes() -> Vec<PodShape> {
 /// Returns the nodes to score, and the number of nodes tried, of a search that skips no node.
 fn try_each(scheduler: &Scheduler, class: ClassIndex) -> (Vec<usize>, usize) {
     let mut scheduler = scheduler.clone();
-    #[expect(clippy::single_match_else, reason = "both cases are equal")]
-    let (nodes, wanted) = match &scheduler.shape(class).nodes.name {
-        Some(name) => {
-            let named = scheduler.nodes.by_name.get(name.as_str()).copied();
-            (named.into_iter().collect(), 1)
-        }
-        None => {
-            let mut nodes = scheduler.order.nodes().to_vec();
-            let start = scheduler.search_start % nodes.len();
-            nodes.rotate_left(start);
-            let wanted = nodes_to_find(nodes.len());
-            (nodes, wanted)
-        }
+    let (nodes, wanted) = if let Some(name) = &scheduler.shape(class).nodes.name {
+        let named = scheduler.nodes.by_name.get(name.as_str()).copied();
+        (named.into_iter().collect(), 1)
+    } else {
+        let mut nodes = scheduler.order.nodes().to_vec();
+        let start = scheduler.search_start % nodes.len();
+        nodes.rotate_left(start);
+        let wanted = nodes_to_find(nodes.len());
+        (nodes, wanted)
     };
     let (mut feasible, mut tried) = (Vec::new(), 0);
     for node in nodes {
