@@ -198,7 +198,7 @@ fn lease_lost_in_a_wave(catalog: &Rc<Catalog>) -> ScenarioResult {
     start_requests(&mut run)?;
     // More pods than one round of requests has launches.
     let since = run.now();
-    scale(&run, "late", 24);
+    scale(&run, "late", 48);
     let started = run.wait_until(seconds(8), |run| !launches(run, "late", since).is_empty());
     ensure(started, || "nothing is launched beside the wave".to_owned())?;
     run.give_lease_to_ci(seconds(90));
