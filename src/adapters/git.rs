@@ -18,6 +18,7 @@ mod file_store;
 mod generated_files;
 mod remote;
 mod revision;
+mod revision_name;
 mod signatures;
 mod text_files;
 mod tree_limits;
@@ -175,6 +176,16 @@ pub enum GitErrorKind {
         /// The Git message.
         reason: String,
     },
+    /// A name means two different objects.
+    #[error("`{revision}` is ambiguous: {first} and {second} differ")]
+    AmbiguousRevision {
+        /// The revision.
+        revision: String,
+        /// The full name of one object.
+        first: String,
+        /// The full name of the other one.
+        second: String,
+    },
     /// The commit has no such directory.
     #[error("commit `{revision}` has no such directory")]
     NotInRevision {
@@ -236,6 +247,10 @@ impl GitError {
             }
             GitErrorKind::UnknownRevision { .. } => {
                 "`git fetch` it first; a shallow clone holds only the newest commits".to_owned()
+            }
+            GitErrorKind::AmbiguousRevision { .. } => {
+                "write the full name, such as refs/heads/main or refs/remotes/origin/main"
+                    .to_owned()
             }
             GitErrorKind::NotInRevision { .. } => {
                 "the directory may have had another name in that commit".to_owned()
@@ -402,6 +417,11 @@ fn skipped(path: &str, reason: &str) -> Skipped {
         origin: crate::model::ids::Origin { file: Arc::from(path), line: 0 },
         reason: reason.to_owned(),
     }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is passed to map_err by name")]
+fn git_error(error: git2::Error) -> GitErrorKind {
+    GitErrorKind::Repository(error.message().to_owned())
 }
 
 #[cfg(test)]

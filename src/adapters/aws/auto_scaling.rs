@@ -189,6 +189,7 @@ impl Aws {
             return Ok(());
         }
         self.limiter.acquire(ApiBucket::Scaling).await;
+        self.check_write_permit(VERB)?;
         let started = self
             .scaling
             .terminate_instance_in_auto_scaling_group()

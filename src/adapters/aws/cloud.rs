@@ -102,6 +102,7 @@ impl Tagger for Aws {
         }
         let tags = tags.iter().map(|(key, value)| Tag::builder().key(key).value(value).build());
         self.limiter.acquire(ApiBucket::Other).await;
+        self.check_write_permit(VERB)?;
         let call = self.ec2.create_tags().resources(id.as_str()).set_tags(Some(tags.collect()));
         call.send().await.map(|_| ()).map_err(|error| port_error(VERB, &error))
     }

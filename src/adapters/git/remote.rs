@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use super::{
     GitError, GitErrorKind, RepositoryTree, TextFile, TreeBase, TreeLimits, clone_size,
-    read_text_files, revision, strip_credentials,
+    read_text_files, revision, revision_name, strip_credentials,
 };
 use crate::adapters::subprocess::{self, RunLimits};
 
@@ -308,9 +308,32 @@ impl RemoteRepository {
         }
         remove_stale_lock(&clone.join("shallow.lock"));
         let reference = local_reference(revision);
-        let directory = clone;
-        let clone = format!("--git-dir={}", clone.display());
-        let refspec = format!("+{revision}:{reference}");
+        let mut fetched = Ok(());
+        for name in revision_name::remote_names(revision) {
+            fetched = self.fetch_reference(clone, &name, &reference, rules);
+            // If the server has no such branch, the name may be one of a tag.
+            if !matches!(fetched, Err(GitErrorKind::UnknownRevision { .. })) {
+                break;
+            }
+        }
+        fetched.map(|()| reference).map_err(|kind| match kind {
+            GitErrorKind::UnknownRevision { reason, .. } => {
+                GitErrorKind::UnknownRevision { revision: revision.to_owned(), reason }
+            }
+            kind => kind,
+        })
+    }
+
+    /// Fetches the reference `name` of the server into `clone`, as `reference`.
+    fn fetch_reference(
+        &self,
+        directory: &std::path::Path,
+        name: &str,
+        reference: &str,
+        rules: &FetchRules<'_>,
+    ) -> Result<(), GitErrorKind> {
+        let clone = format!("--git-dir={}", directory.display());
+        let refspec = format!("+{name}:{reference}");
         let depth = format!("--depth={}", rules.depth);
         let fetched = run_git(
             &[
@@ -332,13 +355,13 @@ impl RemoteRepository {
         if fetched.is_ok() {
             clone_size::record(directory, rules.depth);
         }
-        fetched.map(|_| reference).map_err(|message| {
+        fetched.map(|_| ()).map_err(|message| {
             if is_too_large(&message) {
                 let most = FETCHED_BYTES_MAX >> 20;
                 let reason = format!("its newest commits have more than {most} MiB");
                 return GitErrorKind::Fetch(format!("{reason}; plan a checkout instead"));
             }
-            let (revision, reason) = (revision.to_owned(), plain(message));
+            let (revision, reason) = (name.to_owned(), plain(message));
             if is_missing_revision(&reason) {
                 return GitErrorKind::UnknownRevision { revision, reason };
             }

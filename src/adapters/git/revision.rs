@@ -9,7 +9,8 @@ use super::file_collector::FileCollector;
 use super::file_store::FileLocation;
 use super::{
     FileStore, GitError, GitErrorKind, RepositoryTree, TreeBase, TreeLimits, absolute_path,
-    is_manifest_name, is_unsafe_name, open_repository, origin_url, signatures, slash_path,
+    git_error, is_manifest_name, is_unsafe_name, open_repository, origin_url, revision_name,
+    signatures, slash_path,
 };
 
 /// The mode of a symbolic link in a Git tree.
@@ -55,8 +56,8 @@ pub(super) fn is_in_history(
     let no_repository = || GitErrorKind::NoRepository { revision: revision.to_owned() };
     let start = start.ok_or(GitErrorKind::Missing)?;
     let repository = open_repository(start)?.ok_or_else(no_repository)?;
-    let head = repository.revparse_single(revision).and_then(|object| object.peel_to_commit());
-    let head = head.map_err(git_error)?.id();
+    let head = revision_name::find_object(&repository, revision)?;
+    let head = head.peel_to_commit().map_err(git_error)?.id();
     let Ok(commit) = Oid::from_str(commit) else { return Ok(false) };
     // The object may be missing.
     let is_below = || repository.graph_descendant_of(head, commit).unwrap_or(false);
@@ -85,16 +86,11 @@ impl CommitDirectory {
     }
 
     fn commit(&self, revision: &str) -> Result<Commit<'_>, GitErrorKind> {
-        let unknown = |error: git2::Error| {
-            if error.code() == ErrorCode::GenericError {
-                // A generic error does not reveal whether the commit exists.
-                return git_error(error);
-            }
+        let object = revision_name::find_object(&self.repository, revision)?;
+        object.peel_to_commit().map_err(|error| {
             let (revision, reason) = (revision.to_owned(), error.message().to_owned());
             GitErrorKind::UnknownRevision { revision, reason }
-        };
-        let object = self.repository.revparse_single(revision).map_err(unknown)?;
-        object.peel_to_commit().map_err(unknown)
+        })
     }
 
     /// Returns the origin of the files of a commit, without their digest.
@@ -168,11 +164,6 @@ fn directory_tree(
         }
         Err(error) => Err(git_error(error)),
     }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "it is passed to map_err by name")]
-fn git_error(error: git2::Error) -> GitErrorKind {
-    GitErrorKind::Repository(error.message().to_owned())
 }
 
 struct CommitWalk<'a> {

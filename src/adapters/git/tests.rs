@@ -62,6 +62,12 @@ impl TestRepository {
         repository.reference("refs/heads/main", commit, true, "moved").expect("moved");
     }
 
+    pub(super) fn tag(&self, name: &str, commit: &str) {
+        let repository = Repository::open(self.directory.path()).expect("a repository");
+        let commit = commit.parse().expect("an id");
+        repository.reference(&format!("refs/tags/{name}"), commit, true, "tagged").expect("tagged");
+    }
+
     /// Removes an object. A partial clone may lack it as well.
     fn remove_object(&self, name: &str) {
         let repository = Repository::open(self.directory.path()).expect("a repository");

@@ -6,7 +6,10 @@ use std::path::Path;
 
 use git2::{ObjectType, Repository, TreeWalkMode, TreeWalkResult};
 
-use super::{GitError, GitErrorKind, absolute_path, is_unsafe_name, open_repository};
+use super::{
+    GitError, GitErrorKind, absolute_path, git_error, is_unsafe_name, open_repository,
+    revision_name,
+};
 
 /// Limits on the number and total size of files.
 const FILES_MAX: usize = 1_000;
@@ -202,8 +205,7 @@ fn revision_tree<'r>(
         revision: revision.to_owned(),
         reason: error.message().to_owned(),
     };
-    let object = repository.revparse_single(revision).map_err(unknown)?;
-    let root = object.peel_to_tree().map_err(unknown)?;
+    let root = revision_name::find_object(repository, revision)?.peel_to_tree().map_err(unknown)?;
     if below.as_os_str().is_empty() {
         return Ok(root);
     }
@@ -213,11 +215,6 @@ fn revision_tree<'r>(
         return Err(GitErrorKind::NotADirectory);
     }
     repository.find_tree(entry.id()).map_err(git_error)
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "it is passed to map_err by name")]
-fn git_error(error: git2::Error) -> GitErrorKind {
-    GitErrorKind::Repository(error.message().to_owned())
 }
 
 #[cfg(test)]

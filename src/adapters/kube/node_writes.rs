@@ -72,6 +72,7 @@ impl Cluster for Kubernetes {
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
+        const VERB: &str = "evict pod";
         let pods: Api<ApiPod> = Api::namespaced(self.writer.clone(), pod.namespace.as_str());
         // Built by hand: the client library misspells the options, and the API server then ignores
         // the UID.
@@ -82,8 +83,12 @@ impl Cluster for Kubernetes {
         });
         let params =
             PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-        let response: Result<Json, Error> =
-            pods.create_subresource("eviction", &pod.name, &params, &eviction).await;
+        let evicted = pods.create_subresource("eviction", &pod.name, &params, &eviction);
+        let response: Result<Json, Error> = match tokio::time::timeout(WRITE_TIMEOUT, evicted).await
+        {
+            Ok(response) => response,
+            Err(_) => return Err(unanswered(VERB, WRITE_TIMEOUT)),
+        };
         match response {
             Ok(_) => Ok(EvictOutcome::Evicted),
             Err(Error::Api(status)) => match status.code {
@@ -92,9 +97,9 @@ impl Cluster for Kubernetes {
                 429 if is_blocked_by_budget(&status) => {
                     Ok(EvictOutcome::Blocked { budget: blocking_budget(pod, &status) })
                 }
-                _ => Err(port_error("evict pod", &Error::Api(status))),
+                _ => Err(port_error(VERB, &Error::Api(status))),
             },
-            Err(error) => Err(port_error("evict pod", &error)),
+            Err(error) => Err(port_error(VERB, &error)),
         }
     }
 
@@ -118,13 +123,16 @@ impl Cluster for Kubernetes {
     }
 
     async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
+        const VERB: &str = "delete node";
         let nodes: Api<ApiNode> = Api::all(self.writer.clone());
         let same = Preconditions { uid: Some(uid.to_string()), ..Preconditions::default() };
         let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
-        match nodes.delete(node.as_str(), &params).await {
-            Ok(_) => Ok(()),
-            Err(Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(port_error("delete node", &error)),
+        let deleted = nodes.delete(node.as_str(), &params);
+        match tokio::time::timeout(WRITE_TIMEOUT, deleted).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(Error::Api(status))) if status.code == 404 => Ok(()),
+            Ok(Err(error)) => Err(port_error(VERB, &error)),
+            Err(_) => Err(unanswered(VERB, WRITE_TIMEOUT)),
         }
     }
 }

@@ -97,6 +97,30 @@ fn remote_is_fetched_shallow_without_checkout() {
 }
 
 #[test]
+fn pushed_tag_does_not_replace_the_branch() {
+    let repo = TestRepository::new();
+    let main = repo.write("a.yaml", "1").commit();
+    let evil = repo.write("a.yaml", "2").commit();
+    repo.move_branch(&main);
+    repo.tag("main", &evil);
+    repo.tag("v1", &evil);
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = cache_in(folder.path());
+    let url = format!("file://{}", repo.path("").display());
+    let remote = RemoteRepository::parse(url.trim_end_matches('/')).expect("a URL");
+    for (revision, expected) in [
+        ("main", &main),
+        ("refs/heads/main", &main),
+        ("refs/tags/main", &evil),
+        ("v1", &evil),
+        (evil.as_str(), &evil),
+    ] {
+        let found = remote.read(Some(revision), &cache).expect(revision).base.commit;
+        assert_eq!(found.as_ref(), Some(expected), "{revision}");
+    }
+}
+
+#[test]
 fn unchanged_remote_is_fetched_and_not_read() {
     let repo = TestRepository::new();
     let first = repo.write("apps/a.yaml", "1").commit();
