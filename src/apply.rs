@@ -61,7 +61,7 @@ pub use preconditions::{ApplyError, FailedCondition};
 pub use receipt::{ApplyStatus, ChangeOutcome, Event, LaunchedOffering, Outcome, Receipt, Step};
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -197,10 +197,23 @@ pub trait Replan: std::fmt::Debug {
     /// Plans for `observed`, and compares the approved `plan` with the result. A large fleet takes
     /// seconds, so an implementation yields before it plans, or uses another thread.
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r>;
+
+    /// Returns why the removals of the apply are called off, if they are. Its launched instances are
+    /// Ready in the observation. Their nodes are closed, and no removal has begun.
+    fn call_off<'r>(
+        &'r self,
+        _launched: &'r BTreeSet<InstanceId>,
+        _observed: &'r Observed,
+    ) -> CalledOff<'r> {
+        Box::pin(std::future::ready(None))
+    }
 }
 
 /// Future of a revalidated plan.
 pub type Replanned<'r> = Pin<Box<dyn Future<Output = RevalidatedPlan> + 'r>>;
+
+/// Future of the reason why removals are called off, if they are.
+pub type CalledOff<'r> = Pin<Box<dyn Future<Output = Option<String>> + 'r>>;
 
 /// Timeouts and retry limits of an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -264,7 +277,7 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     let groups = wave_plan::groups(plan);
     let (outcomes, exceptions) = (RefCell::default(), Exceptions::default());
     let report = RefCell::new(report);
-    let (observation, joins_batches) = (None, true);
+    let (observation, joins_batches, called_off) = (None, true, None);
     let mut run = Run {
         plan,
         ports,
@@ -275,6 +288,7 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
         outcomes,
         observation,
         joins_batches,
+        called_off,
     };
     let observation = run.observe().await;
     run.exceptions = preconditions::check_observation(plan, &waves, settings, &observation).await?;
@@ -319,6 +333,8 @@ struct Run<'a, C, K, T> {
     observation: Option<Observed>,
     /// True until a batch is blocked.
     joins_batches: bool,
+    /// Reason why the removals are called off.
+    called_off: Option<String>,
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {

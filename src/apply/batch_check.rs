@@ -102,6 +102,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Judges the removals that `waves` ends with, after the first write. Returns the reason why the
     /// nodes must stay, if any.
     pub(super) async fn removal_blocker(&mut self, waves: &[WaveWork<'_>]) -> Option<String> {
+        if self.called_off.is_some() {
+            return self.called_off.clone();
+        }
         if self.observation.is_some() || self.settings.is_interrupted() {
             return None;
         }

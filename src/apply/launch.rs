@@ -1,6 +1,6 @@
 //! A launch wave: requests all instances, then waits until their nodes are Ready.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 
 use jiff::Timestamp;
@@ -372,10 +372,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     async fn await_ready(&mut self, mut booting: Vec<Booting<'_, '_>>) {
         let mut closed = ClosedNodes::default();
+        let mut is_decided = false;
         while !booting.is_empty() || !closed.is_empty() {
             let observed = self.observe_complete().await;
             let (mut waiting, mut overdue, mut interrupted) = (Vec::new(), Vec::new(), Vec::new());
-            let mut late = Vec::new();
+            let (mut late, mut unopened) = (Vec::new(), 0);
             if let Some(world) = &observed {
                 let is_ready = |item: &_| matches!(boot_state(item, world), BootState::Ready);
                 booting.extend(closed.take_changed(world, is_ready));
@@ -388,7 +389,10 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     BootState::Ready if item.cordoned => late.push(item),
                     BootState::Ready => match closed_node(&item, observed.as_ref()) {
                         // The next observation shows whether the controller has opened it.
-                        Some(_) if self.waits_for_controller(&item) => waiting.push(item),
+                        Some(_) if self.waits_for_controller(&item) => {
+                            unopened += 1;
+                            waiting.push(item);
+                        }
                         Some(node) => closed.add(item, node.clone()),
                         None => self.ready(&item, observed.as_ref()),
                     },
@@ -404,6 +408,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     BootState::Booting => waiting.push(item),
                 }
             }
+            let are_all_closed = unopened > 0 && unopened == waiting.len() && overdue.is_empty();
+            if let Some(world) = observed.as_ref().filter(|_| are_all_closed && !is_decided) {
+                is_decided = true;
+                waiting = self.decide_removals(waiting, world).await;
+            }
             self.open_due(&mut closed, &waiting, observed.as_ref()).await;
             self.keep_instances(interrupted).await;
             waiting.extend(self.uncordon_late(late, observed.as_ref()).await);
@@ -418,6 +427,35 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 self.pause().await;
             }
         }
+    }
+
+    /// Decides whether removals follow the launches, whose nodes are Ready and wait to be opened by
+    /// the controller. If so, returns these launches. Otherwise they end, and their nodes stay
+    /// closed for the next plan.
+    async fn decide_removals<'w, 'p>(
+        &mut self,
+        waiting: Vec<Booting<'w, 'p>>,
+        observed: &Observed,
+    ) -> Vec<Booting<'w, 'p>> {
+        let launched: BTreeSet<InstanceId> = {
+            let outcomes = self.outcomes.borrow();
+            let ended = outcomes.iter().filter(|change| change.step == WaveStep::Launch);
+            let ended = ended.filter_map(|change| change.instance_id.clone());
+            waiting.iter().map(|item| item.instance.clone()).chain(ended).collect()
+        };
+        let replan = self.settings.replan;
+        let why = replan.call_off(&launched, observed).await;
+        // Let the lease renewal run: the lease may have expired while the planner ran.
+        self.ports.clock.yield_now().await;
+        if why.is_none() {
+            self.emit(None, Step::Checked { dropped: 0 });
+            return waiting;
+        }
+        self.called_off = why;
+        for item in &waiting {
+            self.ready(item, Some(observed));
+        }
+        Vec::new()
     }
 
     /// Uncordons nodes that became Ready after their timeout. Returns those that are still closed.

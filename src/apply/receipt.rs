@@ -183,7 +183,8 @@ pub struct Event {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Step {
-    /// All checks have passed.
+    /// All checks have passed: before the first write, and under the controller also before launched
+    /// nodes open and removals begin.
     Checked {
         /// Number of changes that are no longer needed.
         dropped: usize,

@@ -49,6 +49,10 @@ pub(super) struct ApplyRun {
     pub(super) pending_attempts: BTreeMap<Address, u32>,
     /// Steps that are finished, whatever their outcome.
     pub(super) finished_steps: BTreeSet<(Address, WaveStep)>,
+    /// Addresses of the groups that launch nodes in place of existing nodes.
+    pub(super) replacing: BTreeSet<Address>,
+    /// Instances launched in place of existing nodes, until the apply decides that these end.
+    pub(super) undecided_instances: BTreeSet<InstanceId>,
     /// Digests of the pods that each launch is for.
     pub(super) launched_for: BTreeMap<Address, Vec<String>>,
     /// What the apply uses of a contingency.
@@ -110,6 +114,12 @@ impl Applies {
     /// Returns whether an apply drains the instance, or is about to.
     pub(super) fn removes_instance(&self, instance: &InstanceId) -> bool {
         self.runs.values().any(|run| run.removes_instance(instance))
+    }
+
+    /// Returns true if the instance was launched in place of existing nodes, and its apply has not
+    /// decided yet whether these end.
+    pub(super) fn is_undecided(&self, instance: &InstanceId) -> bool {
+        self.runs.values().any(|run| run.undecided_instances.contains(instance))
     }
 
     /// Returns the addresses of all changes in progress.
@@ -302,8 +312,8 @@ impl ControllerState {
                     self.on_launch_answered(ticket, address);
                 }
             }
-            Step::Checked { .. }
-            | Step::Wave { step: WaveStep::Launch, .. }
+            Step::Checked { .. } => run.undecided_instances.clear(),
+            Step::Wave { step: WaveStep::Launch, .. }
             | Step::Withdrawn { .. }
             | Step::Raised { .. }
             | Step::Unreadable
@@ -381,6 +391,9 @@ impl ControllerState {
         let row = rows.find(|row| Some(&row.address) == address);
         let pool = row.and_then(|row| row.change.after.as_ref()?.pool.clone());
         let launched_for = address.and_then(|address| run.launched_for.get(address).cloned());
+        if address.is_some_and(|address| run.replacing.contains(address)) {
+            run.undecided_instances.insert(instance.clone());
+        }
         if let Some(row) = row {
             let pods = planned_pods_at(&run.plan, &row.address);
             self.planning.note_launched_demand(&run.plan, &pods);
@@ -405,6 +418,7 @@ impl ControllerState {
         let now = self.now;
         self.observation.require_next();
         run.record.ended_at = now;
+        self.opening.add_undecided(std::mem::take(&mut run.undecided_instances));
         self.interruptions.invalidate_cordons_of(&run, self.observation.next_number());
         let failed = FailedPools::new(&run.plan, end.as_deref().ok());
         // The history lists the outcome of each row.

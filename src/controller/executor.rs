@@ -221,6 +221,14 @@ impl<P> PlannerCache<P> {
         }
         Arc::new(revision)
     }
+
+    /// Returns the planner of the commit that was planned last, unless it is this commit.
+    fn newer_than(&self, commit: &str) -> Option<Rc<P>> {
+        let last = self.last_planned_commit.borrow();
+        let planners = self.planners.borrow();
+        let newest = planners.iter().rev().find(|(of, _)| *of == *last && *of != *commit)?;
+        Some(Rc::clone(&newest.1))
+    }
 }
 
 struct Executor<'a, C, K, T, S: RevisionSource, G, D> {
@@ -500,6 +508,7 @@ where
         let planned_world = self.planned_world_of(&plan);
         let flag = self.register_interrupt_flag();
         let (identity, bounds, inbox) = (self.cluster.clone(), self.bounds, Rc::clone(&self.inbox));
+        let (planners, commit) = (self.planner_cache(), commit.to_owned());
         let attempt_gate = AttemptGate {
             ticket,
             inbox: Rc::clone(&inbox),
@@ -512,6 +521,9 @@ where
             let ports = apply::Ports { cloud: &cloud, cluster: &cluster, clock };
             let replan = Revalidation {
                 planner: &*planner,
+                planners,
+                commit,
+                is_begun: Cell::new(false),
                 plan: Arc::clone(&plan),
                 excluded_instances,
                 launches_in_progress,

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use budget_room::BudgetRoom;
 use change_group::ChangeGroup;
-pub(super) use change_group::change_groups;
+pub(super) use change_group::{change_groups, replacing_rows};
 use jiff::{SignedDuration, Timestamp};
 use message::not_applyable_reason;
 pub use message::with_message;

@@ -214,6 +214,18 @@ pub(super) fn add_instances(world: &mut Observed, instances: &[Instance]) {
     }
 }
 
+/// Removes launched instances from an observation, as if they had not been requested.
+pub(super) fn remove_launches(world: &mut Observed, launched: &BTreeSet<InstanceId>) {
+    world.remove_instances(launched);
+    for id in launched {
+        let Some(instance) = world.instances.remove(id) else { continue };
+        let reservation = instance.reservation.as_ref();
+        if let Some(reservation) = reservation.and_then(|id| world.reservations.get_mut(id)) {
+            reservation.available = reservation.available.saturating_add(1);
+        }
+    }
+}
+
 /// Makes an observation comparable with the one of a plan that counted launches in progress. An
 /// instance that EC2 lists by now has the id that the plan knows.
 pub(super) fn add_launches_of_plan(world: &mut Observed, instances: &[Instance]) {

@@ -112,6 +112,8 @@ pub(super) struct NodeHealth {
     pub(super) problems: BTreeMap<(InstanceId, HealthProblem), ProblemObservation>,
     /// Instances whose node was observed.
     pub(super) joined: BTreeSet<InstanceId>,
+    /// Instances whose Node object was deleted for good.
+    lost_nodes: BTreeSet<InstanceId>,
     /// Pools whose broken instances are not replaced, because too many are broken.
     pub(super) withheld: Vec<WithheldRepair>,
 }
@@ -156,6 +158,7 @@ impl ControllerState {
             self.node_health.problems.clear();
         }
         let sizes = self.record_problems(world, &nodes, &possibly_joined);
+        self.note_lost_nodes();
         self.node_health.withheld = self.withheld_repairs(&sizes);
         if !blind {
             self.cancel_recovered_repairs(&nodes);
@@ -228,6 +231,30 @@ impl ControllerState {
         }
         self.node_health.problems = problems;
         sizes
+    }
+
+    /// Notes the instances whose Node object was deleted for good, whether or not they are repaired.
+    /// Plans count on none of them, so a new one is a reason to plan.
+    fn note_lost_nodes(&mut self) {
+        let now = self.now;
+        let deleted = self.node_health.problems.iter().filter(|((_, problem), found)| {
+            *problem == HealthProblem::NodeDeleted && found.is_old(*problem, DELETED_FOR, now)
+        });
+        let lost: BTreeSet<InstanceId> = deleted.map(|((id, _), _)| id.clone()).collect();
+        if !lost.is_subset(&self.node_health.lost_nodes) {
+            self.planning.replan_at = self.planning.replan_at.min(now);
+        }
+        self.node_health.lost_nodes = lost;
+    }
+
+    /// Returns the instances that would count as starting, although their node had joined and was
+    /// deleted. Plans count all instances without a node as starting for a while after the launch.
+    pub(super) fn young_instances_without_node(&self, world: &Observed) -> BTreeSet<InstanceId> {
+        let is_young = |id: &&InstanceId| {
+            let launched = world.instances.get(*id).map(|instance| instance.launched_at);
+            launched.is_some_and(|at| self.now <= later(at, READY_WITHIN))
+        };
+        self.node_health.lost_nodes.iter().filter(is_young).cloned().collect()
     }
 
     /// Cancels repairs of instances that recovered before their pods were evicted.
@@ -389,7 +416,8 @@ fn pool_of(instance: &Instance) -> &str {
 }
 
 /// Returns whether an observation cannot be right. It shows no node of ours, although instances of
-/// ours had joined or pods run on nodes that it does not show.
+/// ours had joined or pods run on nodes that it does not show. The node of a single instance may be
+/// gone where other nodes show that the list is not empty.
 fn is_blind(
     world: &Observed,
     nodes: &BTreeMap<&InstanceId, &Node>,
@@ -402,7 +430,9 @@ fn is_blind(
     let lost = |pod: &crate::model::observed::Pod| {
         pod.is_active() && pod.node.as_ref().is_some_and(|node| !world.nodes.contains_key(node))
     };
-    ours().any(|i| has_joined(&i.id))
+    let is_single =
+        ours().count() == 1 && world.nodes.values().any(|node| node.ready && !node.is_fargate());
+    (!is_single && ours().any(|i| has_joined(&i.id)))
         || (ours().next().is_some() && world.pods.iter().any(|pod| lost(pod)))
 }
 

@@ -4,6 +4,10 @@
 //! Before, each pending pod of the batch is nominated to its planned node. A node that opens alone
 //! would be filled with whatever pods wait.
 //!
+//! A node that was launched in place of existing nodes belongs to no batch until it is decided that
+//! these end. If its apply does not decide so, the next plan uses the node, or removes it while it
+//! is closed.
+//!
 //! Invariants: the state of a batch is in the cluster, so any leader continues it. A closed node
 //! opens after a bounded time, whatever the mode, the plan or the other nodes do. Only nodes of
 //! ours are opened.
@@ -18,12 +22,13 @@ use self::missing_annotations::AnnotationAttempts;
 use super::counters::Counter;
 use super::event::Effect;
 use super::planning_snapshot::EC2_VISIBILITY_MAX;
+use super::reconcile::{instance_of, retired_rows};
 use super::state::ControllerState;
 use crate::apply::{
     BatchPods, EARLY_NOMINATIONS_MAX, NominationAnswer, OpenedBatch, PlannedNodes, PodNomination,
     WaitingNode, batch_pools, is_pending, opening_annotations,
 };
-use crate::model::desired::ControllerSettings;
+use crate::model::desired::{ControllerSettings, Mode};
 use crate::model::ids::{InstanceId, PoolName, Uid};
 use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, PlannedPods, tag};
 use crate::model::requirement::key;
@@ -38,6 +43,9 @@ const QUIET_AFTER: SignedDuration = SignedDuration::from_secs(10);
 const PLACES_PODS_MAX: SignedDuration = SignedDuration::from_mins(1);
 /// Interval between two attempts to open a node.
 const RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
+
+/// State of the pods of a node that no pod should get now.
+const HELD: BatchPods = BatchPods { are_pending: false, are_missing: true, are_added: true };
 
 /// Workloads whose pods kube-scheduler may still place on launched nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +78,8 @@ pub(super) struct NodeOpening {
     is_nominating: bool,
     /// Time of the next attempt after a failure.
     retry_at: Option<Timestamp>,
+    /// Instances whose apply ended without a decision, until a plan counts their Ready nodes.
+    pub(super) undecided: BTreeSet<InstanceId>,
     /// Attempts to annotate open nodes.
     annotated: BTreeMap<Uid, AnnotationAttempts>,
 }
@@ -78,6 +88,21 @@ impl NodeOpening {
     /// Forgets everything: another replica leads, or the clock was set back.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
+    }
+
+    /// Notes instances that an apply launched in place of existing nodes, if it ended without a
+    /// decision about these.
+    pub(super) fn add_undecided(&mut self, instances: BTreeSet<InstanceId>) {
+        self.undecided.extend(instances);
+    }
+
+    /// Notes that a full plan was made from `world`. It decides about the nodes that are Ready there.
+    pub(super) fn note_planned(&mut self, world: &Observed) {
+        let nodes = world.nodes_by_instance();
+        self.undecided.retain(|id| {
+            world.instances.get(id).is_some_and(Instance::is_active)
+                && !nodes.get(id).is_some_and(|node| node.ready)
+        });
     }
 
     /// Returns true while closed Ready nodes wait or are being opened.
@@ -182,16 +207,22 @@ impl ControllerState {
         // Without EC2, it is unknown whether further instances are starting.
         let is_settled = world.is_complete() && !self.applies.is_launching();
         let plan = self.planning.current.as_ref().map(|current| current.plan.clone());
-        let instances: BTreeSet<&InstanceId> =
-            closed.iter().filter_map(|node| node.instance.as_ref()).collect();
-        let latest = plan.as_deref().map(|plan| planned_pods_on(plan, |id| instances.contains(id)));
-        let latest = latest.unwrap_or_default();
+        let latest = planned_pods_of_nodes(plan.as_deref(), &closed);
+        let (held, closed) = self.held_nodes(&world, closed, plan.as_deref());
         let batches = self.batches(&world, &closed, plan.as_deref());
         let is_free = !self.opening.is_serial || self.opening.in_progress.is_empty();
         let may_try = is_free && self.opening.retry_at.is_none_or(|at| at <= now);
         let mut still_waiting = BTreeMap::new();
         let mut due = DueNodes::default();
         let mut early = Vec::new();
+        for node in held {
+            let before = self.opening.waiting.get(&node.uid).copied();
+            let waiting = WaitingNode::observed(before, HELD, now);
+            if waiting.deadline() <= now && may_try {
+                due.nodes.push(node.clone());
+            }
+            still_waiting.insert(node.uid.clone(), waiting);
+        }
         for batch in batches {
             let planned = self.planned_nodes(&latest, &batch.ready);
             let pods = match (&planned, plan.as_deref()) {
@@ -237,6 +268,34 @@ impl ControllerState {
         is_closed_by_us(node)
             && !self.opening.in_progress.contains(&node.uid)
             && !self.opening.opened_at.contains_key(&node.uid)
+    }
+
+    /// Separates closed Ready nodes that no pod should get now: of launches in place of other nodes,
+    /// while it is undecided whether these end, and those that the current plan removes.
+    fn held_nodes<'w>(
+        &self,
+        world: &Observed,
+        closed: Vec<&'w Node>,
+        plan: Option<&Plan>,
+    ) -> (Vec<&'w Node>, Vec<&'w Node>) {
+        let plan = plan.filter(|_| self.mode() == Mode::Full && self.may_act());
+        let removed: BTreeSet<InstanceId> =
+            plan.into_iter().flat_map(retired_rows).filter_map(instance_of).collect();
+        let is_undecided =
+            |id: &InstanceId| self.applies.is_undecided(id) || self.opening.undecided.contains(id);
+        closed.into_iter().partition(|node| {
+            let id = node.instance.as_ref().filter(|_| node.ready);
+            id.is_some_and(|id| {
+                removed.contains(id) || is_undecided(id) && !self.has_pending_pods_of(id, world)
+            })
+        })
+    }
+
+    /// Returns true if a pod is pending of a workload with pods that are planned on the instance.
+    fn has_pending_pods_of(&self, instance: &InstanceId, world: &Observed) -> bool {
+        let Some(planned) = self.planning.planned_pods.get(instance) else { return false };
+        let mut pending = world.pods.iter().filter(|pod| is_pending(pod));
+        pending.any(|pod| planned.contains_key(&workload_key(&pod.workload())))
     }
 
     /// Returns the workloads of planned pods that may still be placed on launched nodes. Until then,
@@ -389,6 +448,13 @@ impl ControllerState {
         // Earlier observations show the nodes closed.
         self.observation.require_next();
     }
+}
+
+/// Returns the pods that the plan places on nodes, by instance.
+fn planned_pods_of_nodes(plan: Option<&Plan>, nodes: &[&Node]) -> PlannedPods {
+    let instances: BTreeSet<&InstanceId> =
+        nodes.iter().filter_map(|node| node.instance.as_ref()).collect();
+    plan.map(|plan| planned_pods_on(plan, |id| instances.contains(id))).unwrap_or_default()
 }
 
 /// Returns true if the node has our label and our taint, which our launches set.

@@ -153,7 +153,8 @@ impl ControllerState {
                 .unwrap_or(Timestamp::MAX);
         let launches = self.applies.launches_in_progress(&seen, &self.observation.unobserved);
         let launches_in_progress = launches.instances.clone();
-        let interrupted = self.interruptions.planned_as_gone();
+        let mut interrupted = self.interruptions.planned_as_gone();
+        interrupted.extend(self.young_instances_without_node(&seen));
         let world = planning_snapshot::planning_snapshot(
             &seen,
             &self.observation.unobserved,
@@ -287,6 +288,7 @@ impl ControllerState {
         }
         let is_published = planning.is_published;
         if is_published {
+            self.opening.note_planned(&planning.input.world);
             self.set_current_plan(&plan, planning.scope.running_pods_only);
         }
         let decisions = self.evaluate_plan(&plan, is_published);
@@ -485,6 +487,7 @@ impl ControllerState {
         let waves = plan.capacity.waves.iter();
         let run = ApplyRun {
             addresses: waves.flat_map(|wave| wave.addresses.clone()).collect(),
+            replacing: gates::replacing_rows(&plan),
             plan,
             record,
             is_removing,
@@ -495,6 +498,7 @@ impl ControllerState {
             unanswered_launches,
             pending_attempts: BTreeMap::new(),
             finished_steps: BTreeSet::new(),
+            undecided_instances: BTreeSet::new(),
             launched_for,
             contingency,
             deferred_start: Some(Box::new(start)),

@@ -42,6 +42,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)>
         super::removed_declarations::ALL,
         super::controller_modes::ALL,
         super::launches_beside_applies::ALL,
+        super::lost_nodes::ALL,
     ];
     ALL.iter().chain(more.into_iter().flatten())
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fleetwright::apply::ApplyStatus;
 use fleetwright::catalog::Catalog;
 use fleetwright::controller::{AuthorizedRequest, CompletedApply};
-use fleetwright::model::ids::{WorkloadId, WorkloadKind};
+use fleetwright::model::ids::{InstanceId, NodeName, WorkloadId, WorkloadKind};
 use fleetwright::model::market::CapacityType;
 use fleetwright::model::observed::tag;
 use fleetwright::simulator::OfferingOutage;
@@ -29,6 +29,8 @@ pub(crate) const ALL: &[(&str, ScenarioFn)] = &[
     ("in motion: lost replies in a wave launch nothing twice", lost_replies_in_a_wave),
     ("in motion: new pods take no room from an exchange", beside_an_exchange),
     ("in motion: an approval by digest covers no later pods", approval_by_digest),
+    ("in motion: launches without a reason end before any pod runs on them", shrinks_while_booting),
+    ("in motion: pods that come while launches boot run on them", grows_while_booting),
 ];
 
 /// Pool and workload of the pods that arrive, and autoscalers, so that no commit adds pods.
@@ -319,4 +321,85 @@ fn beside_many_drains(catalog: &Rc<Catalog>) -> ScenarioResult {
     check_launched_in_time(&mut run, seconds(8))?;
     run.faults(Faults::default());
     run.converge(minutes(60))
+}
+
+/// Starts to replace every node, and returns the launched instances while they boot.
+fn start_exchange(run: &mut Simulation) -> Result<Vec<InstanceId>, String> {
+    let since = run.now();
+    run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+    let started = run.wait_until(minutes(5), |run| !launches(run, "web", since).is_empty());
+    ensure(started, || "the replacement does not start".to_owned())?;
+    run.advance(seconds(5));
+    let young = run.instances().into_iter().filter(|instance| instance.launched_at >= since);
+    let young: Vec<InstanceId> = young.map(|instance| instance.id).collect();
+    ensure(young.len() >= 3, || format!("only {} nodes are replaced", young.len()))?;
+    Ok(young)
+}
+
+/// Waits until the nodes of instances have registered.
+fn registered(
+    run: &mut Simulation,
+    ids: &[InstanceId],
+) -> Result<Vec<(InstanceId, NodeName)>, String> {
+    let nodes = |run: &Simulation| -> Vec<(InstanceId, NodeName)> {
+        let observed = run.observed();
+        let node =
+            |id: &InstanceId| Some((id.clone(), observed.node_for_instance(id)?.name.clone()));
+        ids.iter().filter_map(node).collect()
+    };
+    let are_all = run.wait_until(minutes(2), |run| nodes(run).len() == ids.len());
+    ensure(are_all, || "a node does not register".to_owned())?;
+    Ok(nodes(run))
+}
+
+fn shrinks_while_booting(catalog: &Rc<Catalog>) -> ScenarioResult {
+    let commit = Commit { cpu: 1600, ..Commit::default().with("api", 8).with("jobs", 0) };
+    let mut run = converged(catalog, 146, commit)?;
+    let young = start_exchange(&mut run)?;
+    run.commit(|commit| commit.with("api", 1));
+    let nodes = registered(&mut run, &young)?;
+    let active = |run: &Simulation| {
+        let all = run.instances();
+        young.iter().filter(|id| all.iter().any(|instance| instance.id == **id)).count()
+    };
+    let soon = run.wait_until(minutes(5), |run| active(run) <= 1);
+    run.check()?;
+    ensure(soon, || format!("{} launched instances are left after 5 minutes", active(&run)))?;
+    run.converge(minutes(30))?;
+    let calls = run.shared.calls.borrow();
+    let is_open = |node: &&NodeName| {
+        calls.iter().any(|call| matches!(&call.kind, CallKind::Open(opened) if opened == *node))
+    };
+    let is_of = |node: &NodeName| nodes.iter().any(|(_, launched)| launched == node);
+    let is_eviction =
+        |call: &&RecordedCall| matches!(&call.kind, CallKind::Evict(_, Some(node)) if is_of(node));
+    let evicted = calls.iter().filter(is_eviction).count();
+    ensure(evicted == 0, || format!("{evicted} pods ran on launched nodes that ended"))?;
+    let all = run.instances();
+    let ended = nodes.iter().filter(|(id, _)| !all.iter().any(|instance| instance.id == *id));
+    let opened: Vec<&NodeName> = ended.map(|(_, node)| node).filter(is_open).collect();
+    // Two plans may choose different nodes for the one pod.
+    ensure(opened.len() <= 1, || format!("{opened:?} were opened before they ended"))
+}
+
+fn grows_while_booting(catalog: &Rc<Catalog>) -> ScenarioResult {
+    let commit = Commit { cpu: 1600, ..Commit::default().with("api", 8).with("jobs", 0) };
+    let mut run = converged(catalog, 147, commit)?;
+    let since = run.now();
+    let young = start_exchange(&mut run)?;
+    run.commit(|commit| commit.with("api", 10));
+    let nodes = registered(&mut run, &young)?;
+    // Nodes become Ready ten seconds after they register.
+    let are_used = run.wait_until(seconds(35), |run| {
+        let observed = run.observed();
+        let is_new = |name: &NodeName| nodes.iter().any(|(_, node)| node == name);
+        let pods = observed.pods.iter().filter(|pod| pod.is_active());
+        pods.filter(|pod| pod.node.as_ref().is_some_and(is_new)).count() >= 2
+    });
+    run.check()?;
+    ensure(are_used, || "the new pods wait beside the new nodes".to_owned())?;
+    run.converge(minutes(60))?;
+    let launched = launches(&run, "web", since).len();
+    // Eight nodes are replaced, and two pods are new.
+    ensure(launched <= 12, || format!("{launched} launches for ten pods"))
 }

@@ -18,6 +18,7 @@ pub(crate) mod image_rollout;
 pub(crate) mod incidents;
 pub(crate) mod invariants;
 pub(crate) mod launches_beside_applies;
+pub(crate) mod lost_nodes;
 pub(crate) mod maintenance;
 pub(crate) mod operators;
 pub(crate) mod random;

@@ -95,6 +95,7 @@ fn blocked_launch_wave_raises_no_group() {
         outcomes: RefCell::default(),
         observation: None,
         joins_batches: true,
+        called_off: None,
     };
     run(blocked.launch_wave(waves[0].launches(), Some("a pod fits nowhere else")));
     assert_eq!(raises(&world), 0);

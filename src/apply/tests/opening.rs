@@ -213,3 +213,49 @@ fn annotations_of_an_earlier_node_are_those_of_its_launch() {
         assert_eq!(node.annotations.get("team").map(String::as_str), expected);
     }
 }
+
+const CALLED_OFF: &str = "the workload has shrunk";
+
+/// A planner that calls off the removals once all launches are Ready.
+#[derive(Debug)]
+struct CallsOff;
+
+impl Replan for CallsOff {
+    fn replan<'r>(&'r self, plan: &'r Plan, _: &'r Observed) -> Replanned<'r> {
+        Box::pin(std::future::ready(RevalidatedPlan::as_approved(plan.clone())))
+    }
+
+    fn call_off<'r>(
+        &'r self,
+        launched: &'r BTreeSet<InstanceId>,
+        observed: &'r Observed,
+    ) -> CalledOff<'r> {
+        let node_of = |id: &InstanceId| observed.node_for_instance(id);
+        assert_eq!(launched.len(), 3);
+        assert!(launched.iter().filter_map(node_of).all(|node| node.ready && node.is_closed()));
+        Box::pin(std::future::ready(Some(CALLED_OFF.to_owned())))
+    }
+}
+
+#[test]
+fn called_off_removals_leave_the_launched_nodes_closed() {
+    let world = fleet();
+    let (plan, before) = (plan(&world), active(&world));
+    let opened_by = OpenedBy::Controller;
+    let settings = ApplySettings { opened_by, replan: &CallsOff, ..settings() };
+    let began = world.now();
+    let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+    assert_eq!(receipt.verdict, ApplyStatus::Partly);
+    for key in ["1", "2", "3"] {
+        assert_eq!(*outcome(&receipt, key, WaveStep::Launch), Outcome::Done, "{key}");
+    }
+    for key in ["0", "1"] {
+        let skipped = Outcome::Skipped { why: CALLED_OFF.to_owned() };
+        assert_eq!(*outcome(&receipt, key, WaveStep::Retire), skipped, "{key}");
+    }
+    assert_eq!((openings(&world), cordoned(&world)), (vec![], vec![]));
+    let now = active(&world);
+    assert!(before.iter().all(|instance| now.contains(instance)), "{before:?} {now:?}");
+    // It does not wait for the controller.
+    assert!(world.now() < began + MINUTE * 2);
+}

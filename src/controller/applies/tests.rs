@@ -246,3 +246,36 @@ fn suspension_while_persisting_prevents_the_start() {
         assert_eq!(harness.state().applies.runs.is_empty(), suspends);
     }
 }
+
+#[test]
+fn launch_in_place_of_others_waits_for_a_decision() {
+    let replacing = gates::replacing_rows(&sample_plan::plan());
+    let row = |pool: &str, key: &str| crate::testing::plan::instance_address(pool, key);
+    let expected = [row("batch", "0"), row("batch", "1"), row("batch", "2"), row("web", "1")];
+    assert_eq!(replacing, expected.into());
+    let launched = |is_replacing: bool| {
+        let (mut harness, ticket) = controller_applying();
+        let address =
+            reconcile::launched_rows(&launch_plan()).next().expect("one comes").address.clone();
+        harness.modify(|state| {
+            let run = state.applies.runs.get_mut(&ticket).expect("it is carried out");
+            run.replacing = if is_replacing { [address.clone()].into() } else { [].into() };
+        });
+        let step = Step::Launched { instance_id: "i-7".into(), offering: None };
+        report_step(&mut harness, 10, ticket, Some(&address), step);
+        (harness, ticket)
+    };
+    let is_undecided =
+        |harness: &ControllerHarness| harness.state().applies.is_undecided(&"i-7".into());
+    assert!(!is_undecided(&launched(false).0));
+    let (mut harness, ticket) = launched(true);
+    assert!(is_undecided(&harness));
+    report_step(&mut harness, 60, ticket, None, Step::Checked { dropped: 0 });
+    assert!(!is_undecided(&harness));
+    finish_apply(&mut harness, 70, ticket);
+    assert!(harness.state().opening.undecided.is_empty());
+    // Its removals were called off.
+    let (mut harness, ticket) = launched(true);
+    finish_apply(&mut harness, 70, ticket);
+    assert_eq!(harness.state().opening.undecided, ["i-7".into()].into());
+}

@@ -1,27 +1,41 @@
-//! Replanning before the first write of an apply.
+//! Replanning during an apply: before its first write, and before its removals.
+//!
+//! While launched nodes boot, a commit or an autoscaler may change what the launches are for. So
+//! removals are judged by the planner of the newest commit.
 
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use jiff::SignedDuration;
 
 use super::super::event::PodScope;
-use super::super::launches_in_progress::add_launches_of_plan;
+use super::super::launches_in_progress::{add_launches_of_plan, remove_launches};
 use super::super::observation_diff::{is_demand_unchanged, is_same_observation};
 use super::super::ports::RevisionPlanner;
-use super::super::reconcile::retired_rows;
-use crate::apply::{Replan, Replanned};
-use crate::model::ids::InstanceId;
+use super::super::reconcile::{instance_of, launched_rows, retired_rows};
+use super::PlannerCache;
+use crate::apply::{BatchPods, CalledOff, PlannedNodes, Replan, Replanned};
+use crate::model::ids::{InstanceId, NodeName};
 use crate::model::observed::{Instance, Observed};
-use crate::plan::{Plan, RevalidatedPlan, planned_pods};
+use crate::plan::{Plan, RevalidatedPlan, planned_pods, planned_pods_at};
 
 /// Maximum age of a plan that needs no replanning for an equal observation. Time-dependent changes
 /// may become due later.
 const REUSABLE_PLAN_AGE_MAX: SignedDuration = SignedDuration::from_secs(5);
 
-/// Replans before the first write, without the interrupted instances.
+const CALLED_OFF: &str = "the nodes are not replaced in this way any more; the next plan decides";
+
+/// Replans without the interrupted instances.
 pub(super) struct Revalidation<'p, P> {
+    /// Planner of the commit of the plan.
     pub(super) planner: &'p P,
+    pub(super) planners: PlannerCache<P>,
+    pub(super) commit: String,
+    /// True once the first write may have been made.
+    pub(super) is_begun: Cell<bool>,
     pub(super) plan: Arc<Plan>,
     pub(super) excluded_instances: Vec<InstanceId>,
     /// Launches of other applies that the plan counts as instances.
@@ -44,6 +58,26 @@ impl<P> Revalidation<'_, P> {
                 && (is_same_observation(over, world) || launches_needed())
         })
     }
+
+    /// Returns true if pods that the plan expects on its launches do not exist.
+    fn lacks_planned_pods(&self, world: &Observed) -> bool {
+        let mut planned = PlannedNodes::default();
+        for row in launched_rows(&self.plan) {
+            let node = NodeName::from(row.address.as_str());
+            planned.add(&node, &planned_pods_at(&self.plan, &row.address));
+        }
+        BatchPods::new(&self.plan, world, &planned, |_| false).are_missing
+    }
+
+    /// Returns true if `now` makes every removal of the plan, and launches as many nodes for them.
+    fn is_still_planned(&self, now: &Plan) -> bool {
+        removed_instances(&self.plan).is_subset(&removed_instances(now))
+            && launched_rows(&self.plan).count() <= launched_rows(now).count()
+    }
+}
+
+fn removed_instances(plan: &Plan) -> BTreeSet<InstanceId> {
+    retired_rows(plan).filter_map(instance_of).collect()
 }
 
 impl<P> std::fmt::Debug for Revalidation<'_, P> {
@@ -65,13 +99,40 @@ impl<P: RevisionPlanner> Replan for Revalidation<'_, P> {
             if !self.excluded_instances.is_empty() {
                 world.to_mut().remove_instances(&self.excluded_instances.iter().cloned().collect());
             }
-            if self.is_still_valid(&world) {
+            let newer = if self.is_begun.replace(true) {
+                self.planners.newer_than(&self.commit)
+            } else {
+                None
+            };
+            if newer.is_none() && self.is_still_valid(&world) {
                 return RevalidatedPlan::as_approved(Plan::clone(&self.plan));
             }
             let mut world = world.into_owned();
             world.planned_pods = planned_pods(&self.plan);
             let (plan, world) = (Arc::clone(&self.plan), Arc::new(world));
-            self.planner.revalidate(plan, world, self.pods).await
+            let planner: &P = newer.as_deref().unwrap_or(self.planner);
+            planner.revalidate(plan, world, self.pods).await
+        })
+    }
+
+    fn call_off<'r>(
+        &'r self,
+        launched: &'r BTreeSet<InstanceId>,
+        observed: &'r Observed,
+    ) -> CalledOff<'r> {
+        Box::pin(async move {
+            let newer: Option<Rc<P>> = self.planners.newer_than(&self.commit);
+            if newer.is_none() && !self.lacks_planned_pods(observed) {
+                return None;
+            }
+            let mut world = observed.clone();
+            world.remove_instances(&self.excluded_instances.iter().cloned().collect());
+            remove_launches(&mut world, launched);
+            let (plan, world) = (Arc::clone(&self.plan), Arc::new(world));
+            let planner: &P = newer.as_deref().unwrap_or(self.planner);
+            let now = planner.revalidate(plan, world, self.pods).await.current;
+            // Errors of the inputs block the removals later.
+            (!now.errored && !self.is_still_planned(&now)).then(|| CALLED_OFF.to_owned())
         })
     }
 }

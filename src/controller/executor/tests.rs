@@ -1,5 +1,7 @@
 //! Replanning before an apply.
 
+mod calling_off;
+
 use super::*;
 use crate::apply::Replan as _;
 use crate::apply::{OpeningAnnotations, PodNomination};
@@ -34,6 +36,25 @@ impl RevisionPlanner for CountingPlanner {
     }
 }
 
+/// Returns the revalidation of a plan of commit `1` that no other commit follows.
+fn revalidation<P>(
+    planner: &P,
+    plan: Plan,
+    planned_world: Option<Observed>,
+) -> Revalidation<'_, P> {
+    Revalidation {
+        planner,
+        planners: PlannerCache { planners: Rc::default(), last_planned_commit: Rc::default() },
+        commit: "1".to_owned(),
+        is_begun: Cell::new(false),
+        plan: Arc::new(plan),
+        excluded_instances: Vec::new(),
+        launches_in_progress: Vec::new(),
+        pods: PodScope::Declared,
+        planned_world: planned_world.map(Arc::new),
+    }
+}
+
 fn world(seconds: i64, pods: &[&str]) -> Observed {
     let at = Timestamp::from_second(1_000_000 + seconds).expect("a time");
     Observed::of_cluster("", at).with_pods(pods.iter().copied().map(world::pod))
@@ -57,15 +78,9 @@ fn equal_observation_needs_no_replanning() {
         ("not the last plan", None, world(0, &["a"]), vec![], 1),
     ] {
         let planner = CountingPlanner(Cell::new(0));
-        let over = over.map(Arc::new);
-        let plan = Arc::new(sample_plan::plan());
         let revalidation = Revalidation {
-            planner: &planner,
-            plan,
             excluded_instances: without,
-            launches_in_progress: Vec::new(),
-            pods: PodScope::Declared,
-            planned_world: over,
+            ..revalidation(&planner, sample_plan::plan(), over)
         };
         let revalidated =
             poll_once(revalidation.replan(&sample_plan::plan(), &now)).expect("at once");
@@ -115,16 +130,8 @@ fn ours_as(minutes: i64, change: impl FnOnce(&mut Node)) -> Observed {
 
 /// Returns how often the plan of one observation is made again for another.
 fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
-    let (planner, over) = (CountingPlanner(Cell::new(0)), Some(Arc::new(over)));
-    let (plan, without) = (Arc::new(plan.clone()), Vec::new());
-    let revalidation = Revalidation {
-        planner: &planner,
-        plan,
-        excluded_instances: without,
-        launches_in_progress: Vec::new(),
-        pods: PodScope::Declared,
-        planned_world: over,
-    };
+    let planner = CountingPlanner(Cell::new(0));
+    let revalidation = revalidation(&planner, plan.clone(), Some(over));
     poll_once(revalidation.replan(&sample_plan::plan(), now)).expect("at once");
     planner.0.get()
 }
@@ -150,12 +157,8 @@ fn launch_in_progress_that_ec2_lists_by_now_needs_no_replanning() {
         let launches_in_progress =
             if counted { vec![in_progress("launch-change")] } else { vec![] };
         let revalidation = Revalidation {
-            planner: &planner,
-            plan: Arc::new(only_launches()),
-            excluded_instances: Vec::new(),
             launches_in_progress,
-            pods: PodScope::Declared,
-            planned_world: Some(Arc::new(over)),
+            ..revalidation(&planner, only_launches(), Some(over))
         };
         let now = listed.into_iter().fold(world(1, &["a"]), Observed::with_instance);
         poll_once(revalidation.replan(&only_launches(), &now)).expect("at once");
@@ -228,15 +231,9 @@ fn replanning_excludes_interrupted_instances() {
     let (planner, whole) = (CountingPlanner(Cell::new(0)), with(InstanceState::Running));
     for (over, again) in [(with(InstanceState::Stopping), 0), (whole.clone(), 1)] {
         planner.0.set(0);
-        let (plan, without) = (Arc::new(sample_plan::plan()), vec!["i-1".into()]);
-        let over = Some(Arc::new(over));
         let revalidation = Revalidation {
-            planner: &planner,
-            plan,
-            excluded_instances: without,
-            launches_in_progress: Vec::new(),
-            pods: PodScope::Declared,
-            planned_world: over,
+            excluded_instances: vec!["i-1".into()],
+            ..revalidation(&planner, sample_plan::plan(), Some(over))
         };
         poll_once(revalidation.replan(&sample_plan::plan(), &whole)).expect("at once");
         assert_eq!(planner.0.get(), again);
@@ -250,12 +247,9 @@ fn interrupted_launch_in_progress_is_no_capacity() {
     let stopping = Instance { state: InstanceState::Stopping, ..launched.clone() };
     let over = world(0, &["a"]).with_instance(stopping);
     let revalidation = Revalidation {
-        planner: &planner,
-        plan: Arc::new(sample_plan::plan()),
         excluded_instances: vec!["i-7".into()],
         launches_in_progress: vec![launched],
-        pods: PodScope::Declared,
-        planned_world: Some(Arc::new(over)),
+        ..revalidation(&planner, sample_plan::plan(), Some(over))
     };
     let now = world(1, &["a"]);
     poll_once(revalidation.replan(&sample_plan::plan(), &now)).expect("at once");

@@ -95,3 +95,10 @@ pub(in super::super) fn change_groups(plan: &Plan) -> Vec<ChangeGroup<'_>> {
     }
     found.into_values().collect()
 }
+
+/// Returns the addresses of the groups that launch nodes in place of existing nodes.
+pub(in super::super) fn replacing_rows(plan: &Plan) -> BTreeSet<Address> {
+    let groups = change_groups(plan).into_iter();
+    let replacing = groups.filter(|group| group.launches > 0 && group.removes > 0);
+    replacing.flat_map(|group| group.rows).map(|row| row.address.clone()).collect()
+}

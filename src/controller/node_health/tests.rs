@@ -259,6 +259,88 @@ fn instance_without_a_node_is_replaced_after_one_minute() {
     assert_eq!(replaced_without_nodes(&["i-1", "i-2"], half_an_hour), [""; 0]);
 }
 
+/// Returns the instances that plans treat as gone after these seconds without both Node objects,
+/// which were launched `age` before. None of them is replaced.
+fn planned_as_gone(age: i64, seconds: i64) -> BTreeSet<InstanceId> {
+    let mut harness = ControllerHarness::leading();
+    let mut latest = world(0);
+    for n in 0..=seconds / 15 {
+        let now = 2 + n * 15;
+        let mut seen = world(now);
+        for instance in seen.instances.values_mut() {
+            instance.launched_at = at(-age);
+        }
+        // A node of ours that stays, so that the observation is plausible.
+        let third = crate::testing::world::managed_instance("i-3", "c");
+        let node = Node { instance: Some("i-3".into()), ..crate::testing::world::node("n-3") };
+        seen = seen.with_instance(Instance { launched_at: at(-9_000), ..third }).with_node(node);
+        if n > 0 {
+            seen.nodes.retain(|name, _| !["node-of-i-1", "node-of-i-2"].contains(&name.as_str()));
+        }
+        latest = seen.clone();
+        harness.observe(now, seen);
+    }
+    assert!(harness.state().interruptions.instances().is_empty(), "two of three");
+    harness.state().young_instances_without_node(&latest)
+}
+
+#[test]
+fn young_instances_without_nodes_do_not_count_as_starting() {
+    let both: BTreeSet<InstanceId> = ["i-1".into(), "i-2".into()].into();
+    assert_eq!(planned_as_gone(300, 60), [].into(), "a kubelet may register again");
+    assert_eq!(planned_as_gone(300, 75), both);
+    assert_eq!(planned_as_gone(3_600, 75), [].into(), "they do not count as starting");
+}
+
+#[test]
+fn lost_nodes_of_young_instances_start_a_plan() {
+    let mut harness = ControllerHarness::leading();
+    for n in 0..6 {
+        let seconds = 2 + n * 15;
+        let mut seen = world(seconds);
+        seen.instances.values_mut().for_each(|instance| instance.launched_at = at(-300));
+        let third = crate::testing::world::managed_instance("i-3", "c");
+        let node = Node { instance: Some("i-3".into()), ..crate::testing::world::node("n-3") };
+        seen = seen.with_instance(third).with_node(node);
+        if n > 0 {
+            seen.nodes.retain(|name, _| !["node-of-i-1", "node-of-i-2"].contains(&name.as_str()));
+        }
+        // No plan is in progress, and none is due by itself.
+        harness.modify(|state| {
+            state.planning.run = None;
+            state.planning.replan_at = at(10_000);
+        });
+        harness.observe(seconds, seen);
+    }
+    let planning = harness.state().planning.run.as_ref().expect("a plan is being made");
+    let gone = &planning.input.interrupted;
+    assert_eq!(*gone, ["i-1".into(), "i-2".into()].into());
+}
+
+#[test]
+fn single_instance_is_replaced_if_other_nodes_are_shown() {
+    let replaced = |shows_others: bool, has_pod: bool| {
+        let mut harness = ControllerHarness::leading();
+        let half_an_hour = Some(SignedDuration::from_mins(30));
+        harness.edit_revision(|revision| revision.controller.repair_after = half_an_hour);
+        for n in 0..8 {
+            let seconds = 2 + n * 15;
+            let mut seen = world(seconds);
+            seen.instances.remove("i-2");
+            seen.nodes.remove("node-of-i-2");
+            if n > 0 {
+                seen.nodes.retain(|name, _| shows_others && name.as_str() == "node-of-i-9");
+            }
+            let pod = crate::testing::world::pod("a").on("node-of-i-1");
+            harness.observe(seconds, seen.with_pods(Some(pod).filter(|_| has_pod)));
+        }
+        harness.state().interruptions.instances()
+    };
+    assert_eq!(replaced(true, false), ["i-1".into()].into());
+    assert_eq!(replaced(false, false), [].into(), "the list of nodes is empty");
+    assert_eq!(replaced(true, true), [].into(), "a pod runs on a node that is not shown");
+}
+
 #[test]
 fn instance_that_never_joined_needs_a_proof_of_its_launch() {
     use crate::testing::world::managed_instance;

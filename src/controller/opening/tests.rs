@@ -1,6 +1,7 @@
 //! When batches of closed nodes open, and which pods are nominated before.
 
 mod annotations;
+mod held_nodes;
 
 use std::sync::Arc;
 
