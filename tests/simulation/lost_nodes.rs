@@ -87,7 +87,9 @@ fn never_registered(catalog: &Rc<Catalog>) -> ScenarioResult {
         run.instances().into_iter().map(|instance| instance.id).filter(is_new).collect();
     // Three launches without effect would quarantine the pool.
     ensure(silent.len() <= 2, || format!("{} instances", silent.len()))?;
-    silent.iter().for_each(|id| run.shared.world.stop_kubelet(id));
+    for id in &silent {
+        run.shared.world.stop_kubelet(id);
+    }
     run.advance(minutes(14));
     run.check()?;
     let early = launches(&run, since);
@@ -107,7 +109,9 @@ fn mass_deletion(catalog: &Rc<Catalog>) -> ScenarioResult {
     ensure(instances.len() >= 6, || format!("only {} instances", instances.len()))?;
     let half = instances.iter().take(instances.len() / 2);
     let half: Vec<InstanceId> = half.map(|instance| instance.id.clone()).collect();
-    half.iter().for_each(|id| delete_node(&run, id));
+    for id in &half {
+        delete_node(&run, id);
+    }
     run.advance(SignedDuration::from_secs(5));
     ensure(!pods_run(&run), || "no pod lost its node".to_owned())?;
     // The instances are younger than fifteen minutes.

@@ -316,12 +316,10 @@ impl RemoteRepository {
                 break;
             }
         }
-        fetched.map(|()| reference).map_err(|kind| match kind {
-            GitErrorKind::UnknownRevision { reason, .. } => {
-                GitErrorKind::UnknownRevision { revision: revision.to_owned(), reason }
-            }
-            kind => kind,
-        })
+        if let Err(GitErrorKind::UnknownRevision { reason, .. }) = fetched {
+            return Err(GitErrorKind::UnknownRevision { revision: revision.to_owned(), reason });
+        }
+        fetched.map(|()| reference)
     }
 
     /// Fetches the reference `name` of the server into `clone`, as `reference`.

@@ -33,13 +33,13 @@ pub(super) fn find_object<'r>(
         let (revision, first, second) = (revision.to_owned(), first.clone(), second.clone());
         return Err(GitErrorKind::AmbiguousRevision { revision, first, second });
     }
-    repository.revparse_single(revision).map_err(|error| match error.code() {
-        // A generic error does not reveal whether the commit exists.
-        git2::ErrorCode::GenericError => git_error(error),
-        _ => GitErrorKind::UnknownRevision {
-            revision: revision.to_owned(),
-            reason: error.message().to_owned(),
-        },
+    repository.revparse_single(revision).map_err(|error| {
+        if error.code() == git2::ErrorCode::GenericError {
+            // A generic error does not reveal whether the commit exists.
+            return git_error(error);
+        }
+        let (revision, reason) = (revision.to_owned(), error.message().to_owned());
+        GitErrorKind::UnknownRevision { revision, reason }
     })
 }
 
