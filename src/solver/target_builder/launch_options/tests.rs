@@ -6,7 +6,8 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::*;
-use crate::model::desired::WorstCase;
+use crate::model::desired::{ReservationTerm, WorstCase};
+use crate::model::observed::Reservation;
 use crate::model::requirement::label;
 use crate::solver::alternatives::{AlternativeCandidates, choose_alternatives};
 use crate::solver::converge::Passes;
@@ -222,6 +223,19 @@ fn compare_fleet(input: &Input) -> BTreeSet<String> {
     })
 }
 
+/// Reserves an instance of a type, and permits the pool to use it.
+fn reserve_instance(scenario: &mut Scenario, instance_type: &str) {
+    let term = ReservationTerm { id: Some("cr-1".into()), ..ReservationTerm::default() };
+    scenario.node_class().reservations = vec![term];
+    scenario.pool().requirements[1] =
+        requirement("karpenter.sh/capacity-type", &["on-demand", "spot", "reserved"]);
+    let reservation: Reservation = serde_json::from_value(serde_json::json!({
+        "id": "cr-1", "instance_type": instance_type, "zone": "us-east-1a", "available": 1,
+    }))
+    .expect("a reservation");
+    scenario.observed.reservations.insert(reservation.id.clone(), reservation);
+}
+
 #[test]
 fn options_are_those_of_the_plain_definition() {
     let mut seen = BTreeSet::new();
@@ -237,6 +251,9 @@ fn options_are_those_of_the_plain_definition() {
             let arch = label("kubernetes.io/arch", "amd64");
             scenario.template().spec.node_selector.extend([arch]);
         }
+        if seed % 3 == 2 {
+            reserve_instance(&mut scenario, "m5.xlarge");
+        }
         if seed >= CASES / 2 {
             scenario.pool().limits.resources = [("cpu".into(), 16_000)].into();
         }
@@ -248,6 +265,7 @@ fn options_are_those_of_the_plain_definition() {
         scenario.scale(4);
         seen.extend(scenario.with_input(compare_fleet));
     }
-    let expected = ["dearer", "no-cheaper", "not-allowed", "too-small", "too-tight"];
+    let expected =
+        ["dearer", "no-cheaper", "not-allowed", "reservation-full", "too-small", "too-tight"];
     assert_eq!(seen, expected.map(str::to_owned).into());
 }
