@@ -12,10 +12,10 @@ use crate::model::requirement::label;
 use crate::solver::alternatives::{AlternativeCandidates, choose_alternatives};
 use crate::solver::converge::Passes;
 use crate::solver::initial_fleet::initial_fleet;
-use crate::solver::offer_admission::OfferAdmission;
+use crate::solver::packing_model::PackingModel;
 use crate::solver::simulation::Simulation;
 use crate::solver::strategy::SolvedFleet;
-use crate::solver::{DriftedNodes, Input, Prepared, topology};
+use crate::solver::{DriftedNodes, Prepared, topology};
 use crate::testing::{Scenario, requirement};
 
 const TYPES: [&str; 7] =
@@ -198,26 +198,21 @@ fn compare_options(builder: &TargetBuilder) -> BTreeSet<String> {
 }
 
 /// Compares the options of the fleet of an input, as [`compare_options`].
-fn compare_fleet(input: &Input) -> BTreeSet<String> {
-    let Prepared { split, offers, existing, budgets, .. } =
-        Prepared::new(input, &DriftedNodes::default());
-    let (demand, list) = (&split.demand, &offers.list);
-    let admission = OfferAdmission::new(&demand.groups, list);
-    let passes = Passes::new(input, demand, list, &admission, &existing, &budgets);
-    let model = passes.model(&demand.groups, &existing);
-    let problem = passes.problem(&demand.groups, &existing, &model);
+fn compare_fleet(passes: &Passes, model: &PackingModel) -> BTreeSet<String> {
+    let Passes { input, demand, offers, admission, existing, budgets, .. } = *passes;
+    let problem = passes.problem(&demand.groups, existing, model);
     let outcome = SolvedFleet::new(initial_fleet(&mut Simulation::new(&problem)));
-    let topology = passes.topology_input(&demand.groups, &existing);
+    let topology = passes.topology_input(&demand.groups, existing);
     let tied_keys = topology::tied_keys(topology, &demand.daemons);
     compare_options(&TargetBuilder {
         input,
         tied_keys: &tied_keys,
-        model: &model,
+        model,
         groups: &demand.groups,
-        offers: list,
-        admission: &admission,
-        existing: &existing,
-        budgets: &budgets,
+        offers,
+        admission,
+        existing,
+        budgets,
         outcome: &outcome,
         settings: &input.settings,
     })
@@ -263,7 +258,7 @@ fn options_are_those_of_the_plain_definition() {
             offering.price = Some(MicroUsd(rng.random_range(8..12) * 10_000));
         }
         scenario.scale(4);
-        seen.extend(scenario.with_input(compare_fleet));
+        seen.extend(scenario.with_passes(|passes, model| compare_fleet(passes, &model)));
     }
     let expected =
         ["dearer", "no-cheaper", "not-allowed", "reservation-full", "too-small", "too-tight"];
