@@ -110,6 +110,28 @@ fn drifted_node_with_pods_stays_rather_than_a_pod_without_a_place() {
 }
 
 #[test]
+fn gpu_pods_come_first_where_a_drifted_node_is_replaced() {
+    // Beside the drifted node, 56 of 64 CPU are left. One node has room for all pods.
+    let big = "containers: [{name: app, resources: {requests: {cpu: 6, memory: 256Mi}}}]";
+    let manifests = [
+        deployment("big", 1, big),
+        deployment("gpu", 1, &with_gpu("500m")),
+        deployment("small", 60, SMALL),
+    ];
+    let all = scenario(&manifests).desired.workloads;
+    let mut scenario = scenario(&manifests[..1]);
+    limit(&mut scenario, &["g4dn.12xlarge", "m5.xlarge", "m5.2xlarge"], Some(64_000));
+    scenario.apply();
+    scenario.drift();
+    scenario.desired.workloads = all;
+    assert_eq!(fleet(&scenario), (types(&["g4dn.12xlarge"]), [1, 60]));
+    let plan = scenario.apply();
+    assert_eq!((plan.summary.destroy, plan.capacity.pods.unschedulable), (1, 0));
+    let next = scenario.plan().summary;
+    assert_eq!((next.add, next.destroy), (0, 0));
+}
+
+#[test]
 fn higher_priority_of_small_pods_comes_before_gpus_at_a_limit() {
     let of_types = ["g4dn.12xlarge", "m5.2xlarge"];
     let six_cpu = |priority: u32| {
