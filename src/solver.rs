@@ -141,6 +141,7 @@ use attach_limits::VolumeLimits;
 use converge::{ConvergedFleet, Passes};
 use disruption_budget::{DisruptionBudgets, DriftedNodes};
 use offer_admission::OfferAdmission;
+use packing_model::PackingModel;
 use pod_variants::SplitDemand;
 use problem::FleetChecks;
 use scheduling_runs::CoveredOrders;
@@ -286,25 +287,32 @@ pub struct PackedFleet {
 ///
 /// It measures the solver alone, without the placement simulation.
 pub fn packing(input: &Input, proof: Option<Proof>) -> PackedFleet {
+    with_passes(input, |passes, model| {
+        let problem = passes.problem(&passes.demand.groups, passes.existing, &model);
+        let layout = initial_fleet::without_retiring_nodes(&problem);
+        let retained = layout.retained.iter().filter(|retained| **retained).count();
+        let lower_bound = match proof {
+            Some(proof) => passes.packing_price_bound(&model, &layout, proof),
+            None => MicroUsd::ZERO,
+        };
+        PackedFleet {
+            nodes: retained + layout.packing.new_nodes.len(),
+            hourly: layout.price,
+            lower_bound,
+            left_over: layout.packing.left_over(),
+        }
+    })
+}
+
+/// Calls `use_passes` with the passes over an input, and the packing model of its pods and nodes.
+fn with_passes<T>(input: &Input, use_passes: impl FnOnce(&Passes, PackingModel) -> T) -> T {
     let Prepared { split, offers, existing, static_nodes: _, budgets } =
         Prepared::new(input, &DriftedNodes::default());
     let (demand, list) = (&split.demand, &offers.list);
     let admission = OfferAdmission::new(&demand.groups, list);
     let passes = Passes::new(input, demand, list, &admission, &existing, &budgets);
     let model = passes.model(&demand.groups, &existing);
-    let problem = passes.problem(&demand.groups, &existing, &model);
-    let layout = initial_fleet::without_retiring_nodes(&problem);
-    let retained = layout.retained.iter().filter(|retained| **retained).count();
-    let lower_bound = match proof {
-        Some(proof) => passes.packing_price_bound(&model, &layout, proof),
-        None => MicroUsd::ZERO,
-    };
-    PackedFleet {
-        nodes: retained + layout.packing.new_nodes.len(),
-        hourly: layout.price,
-        lower_bound,
-        left_over: layout.packing.left_over(),
-    }
+    use_passes(&passes, model)
 }
 
 /// What every search starts from.

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use super::existing_node::ExistingNode;
 use super::greedy_packing::{LookAhead, PackedNode, Packing};
 use super::layout::Layout;
 use super::limits::RemainingLimits;
@@ -30,7 +29,8 @@ impl Strategy for SpecialHardwareFirst {
         let Some(layout) = problem.special_hardware_first(&current.fleet) else { return current };
         let trial = repair_trial(simulation, &layout, &mut WorkBudget::unlimited());
         let unplaced = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(problem.groups);
-        if unplaced(&trial) < unplaced(&current.fleet) {
+        let is_better = unplaced(&trial) < unplaced(&current.fleet);
+        if is_better && !problem.leaves_running_pods_over(&trial, &current.fleet) {
             SolvedFleet { fleet: trial, ..current }
         } else {
             current
@@ -46,10 +46,6 @@ impl Problem<'_> {
             return None;
         }
         let retained = &fleet.layout.retained;
-        // Other pods would be left over, and those that run on these nodes must have a place.
-        if self.has_running_pods_beside(retained) {
-            return None;
-        }
         let placed = self.place_on_retained(retained);
         let is_special = self.classes_with_special_hardware();
         let mut pending = placed.left.iter().zip(&is_special);
@@ -64,13 +60,16 @@ impl Problem<'_> {
         (left(&layout) < left(&fleet.layout)).then_some(layout)
     }
 
-    /// Returns true if a pod runs on a node that is not retained.
-    fn has_running_pods_beside(&self, retained: &[bool]) -> bool {
-        let removed = self.existing.iter().zip(retained).filter(|(_, retained)| !**retained);
-        let runs_pods = |node: &ExistingNode| {
-            self.groups.iter().any(|group| group.running.get(&node.name).is_some_and(|n| *n > 0))
-        };
-        removed.into_iter().any(|(node, _)| runs_pods(node))
+    /// Returns true if `trial` removes a node with pods of a group, and leaves more of the group
+    /// over than `fleet`. The pods of removed nodes must have a place.
+    fn leaves_running_pods_over(&self, trial: &VerifiedFleet, fleet: &VerifiedFleet) -> bool {
+        let nodes = self.existing.iter().zip(&trial.layout.retained);
+        let removed: Vec<_> = nodes.filter(|(_, retained)| !**retained).collect();
+        let left = |fleet: &VerifiedFleet, group| fleet.unplaced.get(&group).copied().unwrap_or(0);
+        self.groups.iter().enumerate().any(|(index, group)| {
+            left(trial, index) > left(fleet, index)
+                && removed.iter().any(|(node, _)| group.running.contains_key(&node.name))
+        })
     }
 
     /// Returns true if a limit forbids some node that would hold a pod which is left over.

@@ -11,9 +11,30 @@ mod stability;
 mod suggested_change;
 mod untagged;
 
+use super::converge::Passes;
+use super::packing_model::PackingModel;
+use super::problem::Problem;
+use super::with_passes;
 use crate::model::requirement::label;
 use crate::model::units::MicroUsd;
 use crate::testing::Scenario;
+
+impl Scenario {
+    /// Returns the result of `use_passes` for the passes, and their packing model.
+    pub(in crate::solver) fn with_passes<T>(
+        &self,
+        use_passes: impl FnOnce(&Passes, PackingModel) -> T,
+    ) -> T {
+        self.with_input(|input| with_passes(input, use_passes))
+    }
+
+    /// Returns the result of `use_problem` for the problem of placing all pods.
+    pub(in crate::solver) fn with_problem<T>(&self, use_problem: impl FnOnce(&Problem) -> T) -> T {
+        self.with_passes(|passes, model| {
+            use_problem(&passes.problem(&passes.demand.groups, passes.existing, &model))
+        })
+    }
+}
 
 #[test]
 fn workshop_sequence_never_costs_more_than_karpenter() {

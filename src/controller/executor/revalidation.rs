@@ -80,6 +80,27 @@ fn removed_instances(plan: &Plan) -> BTreeSet<InstanceId> {
     retired_rows(plan).filter_map(instance_of).collect()
 }
 
+impl<P: RevisionPlanner> Revalidation<'_, P> {
+    /// Returns the result if the world is as it was planned, and leads to the same plan. With the
+    /// pods of the plan on their nodes, the search may end in another plan.
+    async fn reproduced(&self, world: &Observed) -> Option<RevalidatedPlan> {
+        // The plan of the whole fleet differs from one of a limited scope.
+        let over = self.planned_world.as_ref().filter(|_| self.plan.complete)?;
+        if !is_same_observation(over, world) {
+            return None;
+        }
+        let world = Observed {
+            planned_pods: over.planned_pods.clone(),
+            exclusions: over.exclusions.clone(),
+            ..world.clone()
+        };
+        let plan = Arc::clone(&self.plan);
+        let found = self.planner.revalidate(plan, Arc::new(world), self.pods).await;
+        let is_same = found.current.capacity.digest == self.plan.capacity.digest;
+        (is_same && found.withdrawn.is_empty()).then_some(found)
+    }
+}
+
 impl<P> std::fmt::Debug for Revalidation<'_, P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Revalidation")
@@ -106,6 +127,9 @@ impl<P: RevisionPlanner> Replan for Revalidation<'_, P> {
             };
             if newer.is_none() && self.is_still_valid(&world) {
                 return RevalidatedPlan::as_approved(Plan::clone(&self.plan));
+            }
+            if let Some(reproduced) = self.reproduced(&world).await {
+                return reproduced;
             }
             let mut world = world.into_owned();
             world.planned_pods = planned_pods(&self.plan);

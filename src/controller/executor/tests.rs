@@ -7,11 +7,11 @@ use crate::apply::Replan as _;
 use crate::apply::{OpeningAnnotations, PodNomination};
 use crate::catalog::Catalog;
 use crate::model::ids::NodeName;
-use crate::model::observed::{Instance, InstanceState, Node, Pod, tag};
+use crate::model::observed::{Instance, InstanceState, Node, PlannedPods, Pod, tag};
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::units::MilliCpu;
-use crate::plan::RevalidatedPlan;
 use crate::plan::wire::WaveStep;
+use crate::plan::{RevalidatedPlan, planned_pods};
 use crate::testing::apply::FaultyPorts;
 use crate::testing::sample_plan;
 use crate::testing::simulator::poll_once;
@@ -52,6 +52,52 @@ fn revalidation<P>(
         launches_in_progress: Vec::new(),
         pods: PodScope::Declared,
         planned_world: planned_world.map(Arc::new),
+    }
+}
+
+/// Makes a plan once more only for the same planned pods. Otherwise, its launches are not enough.
+struct SearchingPlanner(PlannedPods);
+
+impl RevisionPlanner for SearchingPlanner {
+    async fn plan(&self, _: Arc<Observed>, _: PlanScope) -> Plan {
+        sample_plan::plan()
+    }
+
+    async fn revalidate(
+        &self,
+        plan: Arc<Plan>,
+        world: Arc<Observed>,
+        _: PodScope,
+    ) -> RevalidatedPlan {
+        let mut found = RevalidatedPlan::as_approved(Plan::clone(&plan));
+        if world.planned_pods != self.0 {
+            found.current.capacity.digest = "sha256:other".into();
+            found.missing = vec!["another node".into()];
+        }
+        found
+    }
+
+    fn catalog(&self) -> &Catalog {
+        unreachable!("nothing is launched here")
+    }
+}
+
+#[test]
+fn slow_plan_of_the_unchanged_world_is_not_refused() {
+    let at_planning: PlannedPods = [("i-1".into(), [("a".to_owned(), 1)].into())].into();
+    let planner = SearchingPlanner(at_planning.clone());
+    let whole = sample_plan::plan();
+    assert_ne!(planned_pods(&whole), at_planning);
+    let partial = Plan { complete: false, ..whole.clone() };
+    for (what, plan, now, missing) in [
+        ("the same world", &whole, world(60, &["a"]), 0),
+        ("another pod", &whole, world(60, &["a", "b"]), 1),
+        ("a limited scope", &partial, world(60, &["a"]), 1),
+    ] {
+        let over = Observed { planned_pods: at_planning.clone(), ..world(0, &["a"]) };
+        let revalidation = revalidation(&planner, plan.clone(), Some(over));
+        let found = poll_once(revalidation.replan(plan, &now)).expect("at once");
+        assert_eq!(found.missing.len(), missing, "{what}");
     }
 }
 

@@ -2,11 +2,8 @@
 
 use super::*;
 use crate::model::desired::WorstCase;
-use crate::solver::converge::Passes;
 use crate::solver::initial_fleet::initial_fleet;
-use crate::solver::offer_admission::OfferAdmission;
 use crate::solver::problem::Placements;
-use crate::solver::{DriftedNodes, Input, Prepared};
 use crate::testing::Scenario;
 
 /// Sets of nodes with what their removal saves beyond the needed saving.
@@ -34,19 +31,12 @@ fn accepted_sets(search: &mut ConsolidationSearch, fleet: &VerifiedFleet) -> Acc
 }
 
 /// Returns the result of a search, and the number of sets that it never packed.
-fn search(input: &Input, has_bound: bool) -> (SearchResult, usize) {
-    let Prepared { split, offers, existing, budgets, .. } =
-        Prepared::new(input, &DriftedNodes::default());
-    let (demand, list) = (&split.demand, &offers.list);
-    let admission = OfferAdmission::new(&demand.groups, list);
-    let passes = Passes::new(input, demand, list, &admission, &existing, &budgets);
-    let model = passes.model(&demand.groups, &existing);
-    let problem = passes.problem(&demand.groups, &existing, &model);
-    let mut simulation = Simulation::new(&problem);
+fn search(problem: &Problem, has_bound: bool) -> (SearchResult, usize) {
+    let mut simulation = Simulation::new(problem);
     let start = initial_fleet(&mut simulation);
     let mut search = ConsolidationSearch::new(&mut simulation);
     if !has_bound {
-        search.packings = TrialPackings::without_bound(&problem);
+        search.packings = TrialPackings::without_bound(problem);
     }
     let before = accepted_sets(&mut search, &start);
     let solved = search.consolidate(SolvedFleet::new(start));
@@ -80,8 +70,8 @@ fn bound_of_trial_packings_does_not_change_a_search() {
         let first = scenario.solve();
         scenario.carry_out(&first);
         scenario.scale(fewer_pods);
-        let (expected, _) = scenario.with_input(|input| search(input, false));
-        let (found, excluded) = scenario.with_input(|input| search(input, true));
+        let search = |has_bound| scenario.with_problem(|problem| search(problem, has_bound));
+        let ((expected, _), (found, excluded)) = (search(false), search(true));
         assert_eq!(found, expected, "{pods} to {fewer_pods} pods of {cpu}m");
         unpacked += excluded;
         removed += expected.retained.iter().filter(|retained| !**retained).count();

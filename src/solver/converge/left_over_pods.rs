@@ -121,22 +121,15 @@ impl Passes<'_> {
 mod tests {
     use super::*;
     use crate::solver::initial_fleet::without_retiring_nodes;
-    use crate::solver::offer_admission::OfferAdmission;
+    use crate::solver::packing_model::PackingModel;
     use crate::solver::work_budget::WorkBudget;
-    use crate::solver::{DriftedNodes, Input, Prepared};
     use crate::testing::Scenario;
 
     /// Returns whether a fleet without one of its nodes is too large for a search, and its
     /// left-over pods and new nodes before and after their placement.
-    fn place_missing_pods(input: &Input) -> (bool, [(u32, usize); 2]) {
-        let Prepared { split, offers, existing, budgets, .. } =
-            Prepared::new(input, &DriftedNodes::default());
-        let (demand, list) = (&split.demand, &offers.list);
-        let admission = OfferAdmission::new(&demand.groups, list);
-        let passes = Passes::new(input, demand, list, &admission, &existing, &budgets);
-        let model = passes.model(&demand.groups, &existing);
+    fn place_missing_pods(passes: &Passes, model: PackingModel) -> (bool, [(u32, usize); 2]) {
         let (fleet, is_too_large) = {
-            let problem = passes.problem(&demand.groups, &existing, &model);
+            let problem = passes.problem(&passes.demand.groups, passes.existing, &model);
             let mut layout = without_retiring_nodes(&problem);
             let node = layout.packing.new_nodes.pop().expect("a new node");
             layout.price = layout.price - model.offer_classes[node.offer_class].price;
@@ -167,7 +160,7 @@ mod tests {
             let mut template = scenario.template().clone();
             template.spec.scheduling_gates = vec!["example.com/wait".to_owned()];
             scenario.deploy("gated", gated, template);
-            let found = scenario.with_input(place_missing_pods);
+            let found = scenario.with_passes(place_missing_pods);
             assert_eq!(found, (is_too_large, [(1, 2), (0, 3)]), "{gated} gated pods");
         }
     }

@@ -1,26 +1,18 @@
 //! Layouts that fail in the placement simulation.
 
-use crate::solver::converge::Passes;
-use crate::solver::offer_admission::OfferAdmission;
+use crate::solver::initial_fleet;
+use crate::solver::problem::Problem;
 use crate::solver::simulation::{Failure, Simulation, SimulationOutcome};
 use crate::solver::work_budget::WorkBudget;
-use crate::solver::{DriftedNodes, Input, Prepared, initial_fleet};
 use crate::testing::Scenario;
 
 /// Simulates a layout that lacks a node, first, once more, and only until a pod is left. The packing
 /// leaves `left` pods.
-fn simulate_failure(input: &Input, left: u32) {
-    let Prepared { split, offers, existing, budgets, .. } =
-        Prepared::new(input, &DriftedNodes::default());
-    let (demand, list) = (&split.demand, &offers.list);
-    let admission = OfferAdmission::new(&demand.groups, list);
-    let passes = Passes::new(input, demand, list, &admission, &existing, &budgets);
-    let model = passes.model(&demand.groups, &existing);
-    let problem = passes.problem(&demand.groups, &existing, &model);
-    let mut layout = initial_fleet::without_retiring_nodes(&problem);
+fn simulate_failure(problem: &Problem, left: u32) {
+    let mut layout = initial_fleet::without_retiring_nodes(problem);
     layout.packing.new_nodes.pop();
     layout.packing.left[0] = left;
-    let mut simulation = Simulation::new(&problem);
+    let mut simulation = Simulation::new(problem);
     let failure = |outcome: SimulationOutcome| -> Failure {
         match outcome {
             SimulationOutcome::LeftOver(failure) => failure,
@@ -41,6 +33,6 @@ fn simulate_failure(input: &Input, left: u32) {
 fn failed_layout_fails_alike_with_equal_work() {
     let mut scenario = Scenario::new(&["m5.large"], 600, 100);
     scenario.scale(8);
-    scenario.with_input(|input| simulate_failure(input, 0));
-    scenario.with_input(|input| simulate_failure(input, 1));
+    scenario.with_problem(|problem| simulate_failure(problem, 0));
+    scenario.with_problem(|problem| simulate_failure(problem, 1));
 }

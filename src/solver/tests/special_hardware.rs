@@ -1,6 +1,10 @@
 //! Pods that need special hardware, beside pods that do not, where limits allow few nodes.
 
+use std::collections::BTreeMap;
+
 use super::pod_rules::{deployment, scenario};
+use crate::model::reason::LaunchReason;
+use crate::model::units::MicroUsd;
 use crate::testing::{Scenario, requirement};
 
 const SMALL: &str = "containers: [{name: app, resources: {requests: {cpu: 250m, memory: 256Mi}}}]";
@@ -106,6 +110,28 @@ fn drifted_node_with_pods_stays_rather_than_a_pod_without_a_place() {
 }
 
 #[test]
+fn gpu_pods_come_first_where_a_drifted_node_is_replaced() {
+    // Beside the drifted node, 56 of 64 CPU are left. One node has room for all pods.
+    let big = "containers: [{name: app, resources: {requests: {cpu: 6, memory: 256Mi}}}]";
+    let manifests = [
+        deployment("big", 1, big),
+        deployment("gpu", 1, &with_gpu("500m")),
+        deployment("small", 60, SMALL),
+    ];
+    let all = scenario(&manifests).desired.workloads;
+    let mut scenario = scenario(&manifests[..1]);
+    limit(&mut scenario, &["g4dn.12xlarge", "m5.xlarge", "m5.2xlarge"], Some(64_000));
+    scenario.apply();
+    scenario.drift();
+    scenario.desired.workloads = all;
+    assert_eq!(fleet(&scenario), (types(&["g4dn.12xlarge"]), [1, 60]));
+    let plan = scenario.apply();
+    assert_eq!((plan.summary.destroy, plan.capacity.pods.unschedulable), (1, 0));
+    let next = scenario.plan().summary;
+    assert_eq!((next.add, next.destroy), (0, 0));
+}
+
+#[test]
 fn higher_priority_of_small_pods_comes_before_gpus_at_a_limit() {
     let of_types = ["g4dn.12xlarge", "m5.2xlarge"];
     let six_cpu = |priority: u32| {
@@ -141,6 +167,50 @@ fn gpu_node_that_small_pods_may_fill_first_needs_nominations() {
         let mut scenario = limited(&gpu, &small, &["g5.4xlarge", "m5.xlarge"], Some(20_000));
         scenario.settings.steer = steer;
         assert_eq!(fleet(&scenario), expected, "steer {steer}");
+    }
+}
+
+/// Returns the number of new nodes in each zone. Each has a GPU, and small pods beside a GPU pod.
+fn shared_gpu_nodes_by_zone(scenario: &Scenario) -> Vec<u32> {
+    let solution = scenario.solve();
+    let mut zones = BTreeMap::new();
+    for launch in &solution.target.launches {
+        assert_eq!(launch.node.instance_type.as_str(), "g4dn.xlarge");
+        let LaunchReason::Demand { pods } = &launch.reason else { panic!("{:?}", launch.reason) };
+        assert_eq!(pods.len(), 2, "{pods:?}");
+        *zones.entry(&launch.node.zone).or_insert(0) += 1;
+    }
+    zones.into_values().collect()
+}
+
+#[test]
+fn gpu_nodes_with_other_pods_are_balanced_over_zones() {
+    // The zone of `near` admits more pods than other zones. Its priority keeps others off its node.
+    let near = with_gpu("500m");
+    let near = format!(
+        "priority: 1000, nodeSelector: {{topology.kubernetes.io/zone: us-east-1a}}, {near}"
+    );
+    let mut scenario = scenario(&[
+        deployment("gpu", 2, &with_gpu("500m")),
+        deployment("near", 1, &near),
+        deployment("small", 12, SMALL),
+    ]);
+    limit(&mut scenario, &["g4dn.xlarge", "m5.large"], None);
+    assert_eq!(shared_gpu_nodes_by_zone(&scenario), [1, 1, 1]);
+}
+
+#[test]
+fn spot_gpu_nodes_with_other_pods_share_offerings() {
+    let (gpu, small) = (deployment("gpu", 4, &with_gpu("500m")), deployment("small", 16, SMALL));
+    let mut scenario = limited(&gpu, &small, &["g4dn.xlarge", "m5.large"], None);
+    scenario.pool().requirements[1] = requirement("karpenter.sh/capacity-type", &["spot"]);
+    let kinds = scenario.catalog.types.values_mut();
+    for (price, offering) in kinds.flat_map(|kind| (30_000..).zip(&mut kind.offerings)) {
+        offering.price = Some(MicroUsd(price));
+    }
+    for (share, expected) in [(None, vec![4]), (Some(50_000), vec![2, 2])] {
+        scenario.desired.max_offering_share = share;
+        assert_eq!(shared_gpu_nodes_by_zone(&scenario), expected, "{share:?}");
     }
 }
 

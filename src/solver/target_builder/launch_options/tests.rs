@@ -6,15 +6,16 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::*;
-use crate::model::desired::WorstCase;
+use crate::model::desired::{ReservationTerm, WorstCase};
+use crate::model::observed::Reservation;
 use crate::model::requirement::label;
 use crate::solver::alternatives::{AlternativeCandidates, choose_alternatives};
 use crate::solver::converge::Passes;
 use crate::solver::initial_fleet::initial_fleet;
-use crate::solver::offer_admission::OfferAdmission;
+use crate::solver::packing_model::PackingModel;
 use crate::solver::simulation::Simulation;
 use crate::solver::strategy::SolvedFleet;
-use crate::solver::{DriftedNodes, Input, Prepared, topology};
+use crate::solver::{DriftedNodes, Prepared, topology};
 use crate::testing::{Scenario, requirement};
 
 const TYPES: [&str; 7] =
@@ -197,29 +198,37 @@ fn compare_options(builder: &TargetBuilder) -> BTreeSet<String> {
 }
 
 /// Compares the options of the fleet of an input, as [`compare_options`].
-fn compare_fleet(input: &Input) -> BTreeSet<String> {
-    let Prepared { split, offers, existing, budgets, .. } =
-        Prepared::new(input, &DriftedNodes::default());
-    let (demand, list) = (&split.demand, &offers.list);
-    let admission = OfferAdmission::new(&demand.groups, list);
-    let passes = Passes::new(input, demand, list, &admission, &existing, &budgets);
-    let model = passes.model(&demand.groups, &existing);
-    let problem = passes.problem(&demand.groups, &existing, &model);
+fn compare_fleet(passes: &Passes, model: &PackingModel) -> BTreeSet<String> {
+    let Passes { input, demand, offers, admission, existing, budgets, .. } = *passes;
+    let problem = passes.problem(&demand.groups, existing, model);
     let outcome = SolvedFleet::new(initial_fleet(&mut Simulation::new(&problem)));
-    let topology = passes.topology_input(&demand.groups, &existing);
+    let topology = passes.topology_input(&demand.groups, existing);
     let tied_keys = topology::tied_keys(topology, &demand.daemons);
     compare_options(&TargetBuilder {
         input,
         tied_keys: &tied_keys,
-        model: &model,
+        model,
         groups: &demand.groups,
-        offers: list,
-        admission: &admission,
-        existing: &existing,
-        budgets: &budgets,
+        offers,
+        admission,
+        existing,
+        budgets,
         outcome: &outcome,
         settings: &input.settings,
     })
+}
+
+/// Reserves an instance of a type, and permits the pool to use it.
+fn reserve_instance(scenario: &mut Scenario, instance_type: &str) {
+    let term = ReservationTerm { id: Some("cr-1".into()), ..ReservationTerm::default() };
+    scenario.node_class().reservations = vec![term];
+    scenario.pool().requirements[1] =
+        requirement("karpenter.sh/capacity-type", &["on-demand", "spot", "reserved"]);
+    let reservation: Reservation = serde_json::from_value(serde_json::json!({
+        "id": "cr-1", "instance_type": instance_type, "zone": "us-east-1a", "available": 1,
+    }))
+    .expect("a reservation");
+    scenario.observed.reservations.insert(reservation.id.clone(), reservation);
 }
 
 #[test]
@@ -237,6 +246,9 @@ fn options_are_those_of_the_plain_definition() {
             let arch = label("kubernetes.io/arch", "amd64");
             scenario.template().spec.node_selector.extend([arch]);
         }
+        if seed % 3 == 2 {
+            reserve_instance(&mut scenario, "m5.xlarge");
+        }
         if seed >= CASES / 2 {
             scenario.pool().limits.resources = [("cpu".into(), 16_000)].into();
         }
@@ -246,8 +258,9 @@ fn options_are_those_of_the_plain_definition() {
             offering.price = Some(MicroUsd(rng.random_range(8..12) * 10_000));
         }
         scenario.scale(4);
-        seen.extend(scenario.with_input(compare_fleet));
+        seen.extend(scenario.with_passes(|passes, model| compare_fleet(passes, &model)));
     }
-    let expected = ["dearer", "no-cheaper", "not-allowed", "too-small", "too-tight"];
+    let expected =
+        ["dearer", "no-cheaper", "not-allowed", "reservation-full", "too-small", "too-tight"];
     assert_eq!(seen, expected.map(str::to_owned).into());
 }
