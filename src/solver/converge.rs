@@ -167,7 +167,11 @@ impl<'a> Passes<'a> {
             self.place_after_others(&mut converged);
             self.make_room_for_unschedulable(&mut converged);
         } else if self.input.settings.worst_case == WorstCase::Contingency {
+            for orders in [CoveredOrders::LikelyByPriority, CoveredOrders::Declared] {
+                self.place_left_over(&mut converged, orders);
+            }
             self.place_after_others(&mut converged);
+            self.cover_likely_orders(&mut converged);
         }
         converged
     }

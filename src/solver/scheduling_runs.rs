@@ -169,6 +169,8 @@ pub(super) enum CoveredOrders {
     All,
     /// Those of a delivery tool and of controllers.
     Likely,
+    /// The likely ones in which the priority of pods decides.
+    LikelyByPriority,
     /// Only as declared, with one version of the scheduler.
     Declared,
 }
@@ -177,12 +179,11 @@ impl CoveredOrders {
     /// Returns true if a fleet has to pass the run.
     pub(super) fn covers(self, run: &SchedulingRun) -> bool {
         let is_declared = run.order == ArrivalOrder::Declared;
+        let is_by_priority = is_declared || run.order == ArrivalOrder::Interleaved;
         match self {
             Self::All => true,
-            Self::Likely => {
-                is_declared
-                    || matches!(run.order, ArrivalOrder::Interleaved | ArrivalOrder::PatientLast)
-            }
+            Self::Likely => is_by_priority || run.order == ArrivalOrder::PatientLast,
+            Self::LikelyByPriority => is_by_priority,
             Self::Declared => {
                 is_declared && run.version == SchedulerVersion::V136RandomTies && run.sample == 0
             }

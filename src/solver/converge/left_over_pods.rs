@@ -3,6 +3,7 @@
 
 use super::super::idle_removal::IdleRemoval;
 use super::super::problem::{FleetChecks, VerifiedFleet};
+use super::super::repair::repair_for_added_runs;
 use super::super::scheduling_runs::CoveredOrders;
 use super::super::simulation::Simulation;
 use super::super::spot_diversity::SpotDiversity;
@@ -15,6 +16,11 @@ use crate::model::units::MicroUsd;
 /// much cheaper nodes for the rest.
 const LEFT_OVER_PRICE_PERCENT: i64 = 150;
 
+/// Returns this percentage of a price.
+fn share_of(price: MicroUsd, percent: i64) -> MicroUsd {
+    MicroUsd(price.0.saturating_mul(percent) / 100)
+}
+
 impl Passes<'_> {
     /// Adds nodes for pods that are left over once all other pods run, as the next plan would.
     pub(super) fn place_after_others(&self, converged: &mut ConvergedFleet) {
@@ -23,7 +29,7 @@ impl Passes<'_> {
         let unplaced = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
         let outcome = &mut converged.outcome;
         let price = outcome.fleet.layout.price;
-        let share_max = MicroUsd(price.0.saturating_mul(LEFT_OVER_PRICE_PERCENT) / 100);
+        let share_max = share_of(price, LEFT_OVER_PRICE_PERCENT);
         let with_one_node = price + self.most_expensive_needed_node(&outcome.fleet);
         let price_max = Some(share_max.max(with_one_node))
             .filter(|_| !self.input.settings.steer && price > MicroUsd::ZERO);
@@ -82,16 +88,51 @@ impl Passes<'_> {
             return;
         }
         let with_events = converged.checks.with_events;
-        let checks = FleetChecks { with_events, orders, ignores_nominations: true, ..self.checks };
-        let unsteered = self.with_checks(checks).run_passes(&converged.model);
-        // With nominations, the same pods need fewer nodes.
-        let steered = self
-            .with_checks(FleetChecks { with_events, ..self.checks })
-            .further_passes(&converged.model, unsteered);
+        let ignores_nominations = self.input.settings.steer;
+        let checks = FleetChecks { with_events, orders, ignores_nominations, ..self.checks };
+        let mut found = self.with_checks(checks).run_passes(&converged.model);
+        if self.input.settings.steer {
+            // With nominations, the same pods need fewer nodes.
+            found = self
+                .with_checks(FleetChecks { with_events, ..self.checks })
+                .further_passes(&converged.model, found);
+        }
         let unplaced =
             |outcome: &SolvedFleet| outcome.fleet.unplaced_by_priority(&self.demand.groups);
-        if unplaced(&steered) < unplaced(&converged.outcome) {
-            (converged.outcome, converged.checks.orders) = (steered, orders);
+        if unplaced(&found) < unplaced(&converged.outcome) {
+            (converged.outcome, converged.checks.orders) = (found, orders);
+        }
+    }
+
+    /// Adds nodes to a fleet with which some likely orders leave pods pending, until these orders
+    /// place all of them. Otherwise the next plan would add the nodes.
+    pub(super) fn cover_likely_orders(&self, converged: &mut ConvergedFleet) {
+        let ConvergedFleet { outcome, model, checks, .. } = converged;
+        if checks.orders == CoveredOrders::All && !outcome.is_partly_covered {
+            return;
+        }
+        let price_max = share_of(outcome.fleet.layout.price, LEFT_OVER_PRICE_PERCENT);
+        let unplaced = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
+        for orders in [CoveredOrders::All, CoveredOrders::LikelyByPriority] {
+            let passes = self.with_checks(FleetChecks { orders, ..*checks });
+            let problem = passes.problem(&self.demand.groups, self.existing, model);
+            if problem.is_too_large(&outcome.fleet) {
+                return;
+            }
+            let more = repair_for_added_runs(&mut Simulation::new(&problem), &outcome.fleet);
+            let is_better = |more: &VerifiedFleet| {
+                more.layout.price <= price_max && unplaced(more) <= unplaced(&outcome.fleet)
+            };
+            if let Some(more) = more.filter(is_better) {
+                let before = std::mem::replace(outcome, SolvedFleet::new(more.clone()));
+                let added = more.layout.price - before.fleet.layout.price;
+                let baseline_price = before.baseline_price + added;
+                let is_partly_covered = false;
+                let covered =
+                    SolvedFleet { fleet: more, baseline_price, is_partly_covered, ..before };
+                (*outcome, checks.orders) = (passes.further_passes(model, covered), orders);
+                return;
+            }
         }
     }
 

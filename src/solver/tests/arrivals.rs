@@ -112,3 +112,18 @@ fn pod_that_needs_a_node_dearer_than_half_the_fleet_is_placed() {
     assert_eq!(plan.capacity.pods.unschedulable, 0);
     assert_eq!(scenario.plan().summary.add, 0);
 }
+
+/// With the pods of `z` last, those of `a` are on every node, whatever nodes are added.
+#[test]
+fn orders_by_priority_place_pods_that_no_fleet_places_in_all_orders() {
+    let patient =
+        format!("priority: 500, preemptionPolicy: Never, {}, {}", containers(1_700), avoids("a"));
+    let mut scenario =
+        scenario(&[deployment("a", 24, &containers(450)), deployment("z", 8, &patient)]);
+    scenario.settings.worst_case = WorstCase::Contingency;
+    let solution = scenario.solve();
+    assert_eq!(unschedulable(&solution), 0);
+    let passed = |part: &str| solution.target.simulated_runs.iter().any(|run| run.contains(part));
+    assert!(passed("interleaved") && !passed("never-preempting-last"));
+    assert_eq!(messages(&solution, "stay pending").len(), 1, "{:?}", solution.refusals);
+}
