@@ -1,7 +1,7 @@
 //! Problems of inputs as lines: severity, location, object, message and hint.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -116,7 +116,6 @@ pub(super) fn write_lines(page: &mut TextPage, lines: &[ProblemLine], verbosity:
         if !is_first {
             continue;
         }
-        let hint = same.iter().find_map(|line| line.hint.as_deref());
         for line in &same[..SAME_CAUSE_MAX] {
             write_text(page, line);
         }
@@ -124,8 +123,32 @@ pub(super) fn write_lines(page: &mut TextPage, lines: &[ProblemLine], verbosity:
             "  and {} more of this cause (listed with -v)",
             same.len() - SAME_CAUSE_MAX
         ));
-        write_hint(page, hint);
+        for hint in shared_hints(same) {
+            write_hint(page, Some(&hint));
+        }
     }
+}
+
+/// Returns the hints of problems of one cause. Hints about placeholders that differ only in the
+/// name of the placeholder are one hint with every name.
+fn shared_hints(same: &[&ProblemLine]) -> Vec<String> {
+    let is_placeholder =
+        |line: &ProblemLine| line.code.as_deref() == Some(Code::PlaceholderUnresolved.as_str());
+    if !same.iter().any(|line| is_placeholder(line)) {
+        return same.iter().find_map(|line| line.hint.clone()).into_iter().collect();
+    }
+    let mut names: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for hint in same.iter().filter_map(|line| line.hint.as_deref()) {
+        let (before, rest) = hint.split_once('`').unwrap_or((hint, ""));
+        let (name, after) = rest.split_once('`').unwrap_or((rest, ""));
+        let names = names.entry((before, after)).or_default();
+        names.extend(Some(name).filter(|name| !name.is_empty()));
+    }
+    let hint = |((before, after), names): (&(&str, &str), &BTreeSet<&str>)| {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        format!("{before}{}{after}", names.join(", "))
+    };
+    names.iter().map(hint).collect()
 }
 
 /// Returns the first line of an incomplete plan and the errors of its inputs; empty if nothing is
@@ -400,6 +423,20 @@ mod tests {
         assert!(full[6].starts_with("error: "), "{full:?}");
         let all = lines(Verbosity::Everything);
         assert_eq!(all.iter().filter(|line| line.starts_with("warning: ")).count(), 9);
+    }
+
+    #[test]
+    fn shared_hint_names_every_placeholder() {
+        let missing = |name: &str| {
+            let message = format!("`metadata.name` needs `{name}`, which has no value");
+            Problem::error(Origin::new("a.yaml", 1), "ConfigMap a", message)
+                .hint(format!("give `{name}` a value under `vars`"))
+                .code(Code::PlaceholderUnresolved)
+        };
+        let problems: Vec<Problem> = ["B", "A", "B", "C", "A", "B"].map(missing).into();
+        let text = problems_text(&problems, &RepositoryCounts::default(), &TextStyle::default());
+        let hints: Vec<&str> = text.lines().filter(|line| line.contains("hint: ")).collect();
+        assert_eq!(hints, ["  hint: give `A`, `B`, `C` a value under `vars`"], "{text}");
     }
 
     #[test]
