@@ -207,10 +207,10 @@ pub struct RepositoryCounts {
     pub pools: u32,
     /// True if the pools are in the cluster, and were not read.
     pub has_unread_pools: bool,
-    /// Sources of unknown size.
+    /// Sources of unknown size, as in a plan.
     pub unresolved: u32,
-    /// Sources of unknown size that no error reports.
-    pub unread: u32,
+    /// True if no error reports some source of unknown size.
+    pub has_unreported: bool,
     /// Files and documents that are not inputs.
     pub skipped: Vec<Skipped>,
 }
@@ -247,30 +247,30 @@ fn skipped_line(skipped: &[Skipped]) -> String {
 /// Returns all problems in the given order, followed by the counts.
 pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
-    let RepositoryCounts { files, workloads, unresolved, unread, skipped, .. } = tally;
-    let unread = (*unread > 0).then(|| format!("{} not read", count(*unread, "source")));
-    if let Some(unread) = &unread {
+    let RepositoryCounts { files, workloads, unresolved, has_unreported, skipped, .. } = tally;
+    let unread = (*unresolved > 0).then(|| format!("{} not read", count(*unresolved, "source")));
+    // Errors make the result incomplete by themselves.
+    let unreported = unread.as_ref().filter(|_| *has_unreported);
+    if let Some(unread) = unreported {
         page.line([StyledText::new(&format!("Incomplete: {unread}."), Tone::Warning)]);
     }
     let lines: Vec<ProblemLine> = problems.iter().map(ProblemLine::from).collect();
     write_lines(&mut page, &lines, style.verbosity);
     page.gap();
     let mut totals_text = vec![count(*workloads, "workload"), pools_text(tally)];
-    if *unresolved > 0 {
-        totals_text.push(format!("{unresolved} unresolved"));
-    }
+    totals_text.extend(unread.clone());
     page.text(format!("{}: {}", count(*files, "file"), totals_text.join(", ")));
     if !skipped.is_empty() {
         page.text(skipped_line(skipped));
     }
     let (errors, warnings) = totals(problems);
-    let tone = match (errors, warnings, &unread) {
+    let tone = match (errors, warnings, unreported) {
         (0, 0, None) => Tone::Create,
         (0, _, _) => Tone::Warning,
         _ => Tone::Delete,
     };
     let mut parts = vec![count(errors, "error"), count(warnings, "warning")];
-    parts.extend(unread);
+    parts.extend(unreported.cloned());
     let text = format!("{}.", parts.join(", "));
     page.line([StyledText::new(&text, tone)]);
     page.finish()
@@ -293,7 +293,7 @@ pub fn problems_json(problems: &[Problem], tally: &RepositoryCounts) -> Value {
         pools,
         has_unread_pools,
         unresolved,
-        unread: _,
+        has_unreported: _,
         skipped,
     } = tally;
     let (errors, warnings) = totals(problems);
@@ -399,6 +399,20 @@ mod tests {
             json!({ "file": "a.yaml", "line": 9, "reason": "kind ConfigMap" })
         );
         assert_eq!(problems_json(&[], &tally)["valid"], true);
+    }
+
+    #[test]
+    fn every_line_has_the_same_number_of_unread_sources() {
+        let lines = |has_unreported| {
+            let tally =
+                RepositoryCounts { unresolved: 3, has_unreported, ..RepositoryCounts::default() };
+            let text = problems_text(&[], &tally, &TextStyle::default());
+            text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let total = "0 files: 0 workloads, 0 pools, 3 sources not read";
+        let last = "0 errors, 0 warnings, 3 sources not read.";
+        assert_eq!(lines(true), ["Incomplete: 3 sources not read.", total, last]);
+        assert_eq!(lines(false), [total, "0 errors, 0 warnings."], "errors report all of them");
     }
 
     #[test]
