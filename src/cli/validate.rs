@@ -22,7 +22,9 @@ use crate::solver::{OfferInput, pool_problems};
 pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<Exit, CliError> {
     let read = source_tree::read(&settings.source)?;
     let repository = Repository::read(&read);
-    let mut problems = problems(&repository);
+    let nothing = Observed::empty(repository.fleet.identity(), Timestamp::UNIX_EPOCH);
+    let demand = Demand::build(&repository.desired, &nothing, repository.fleet.demand);
+    let mut problems = problems(&repository, &nothing, &demand);
     problems.extend(autoscaler_warnings(settings, &repository)?);
     problems.extend(policy::policy_problems(&settings.source, &repository.fleet));
     problems.extend(ignored_keys(&repository.fleet));
@@ -42,8 +44,8 @@ pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<
         workloads: count(desired.workloads.len()),
         pools: count(desired.pools.len()),
         has_unread_pools: desired.has_unread_pools,
-        unresolved: count(desired.unresolved.len()),
-        unread: count(desired.unresolved.iter().filter(|one| !is_reported(one, desired)).count()),
+        unresolved: count(demand.unresolved.len()),
+        has_unreported: demand.unresolved.iter().any(|one| !is_reported(one, desired, &demand)),
         skipped: desired.skipped.clone(),
     };
     finish(&problems, &tally, view, console)
@@ -77,30 +79,28 @@ fn ignored_keys(fleet: &FleetSettings) -> Option<Problem> {
 }
 
 /// Returns all problems of a repository.
-fn problems(repository: &Repository) -> Vec<Problem> {
+fn problems(repository: &Repository, nothing: &Observed, demand: &Demand) -> Vec<Problem> {
     let desired = &repository.desired;
     let fleet = &repository.fleet;
     let mut problems = desired.problems.clone();
-    let unreported = desired.unresolved.iter().filter(|one| !is_reported(one, desired));
+    let unreported = demand.unresolved.iter().filter(|one| !is_reported(one, desired, demand));
     problems.extend(unreported.map(unresolved_problem));
     // Some problems appear only in the combined desired state, as in a plan.
-    let nothing = Observed::empty(fleet.identity(), Timestamp::UNIX_EPOCH);
-    let demand = Demand::build(desired, &nothing, fleet.demand);
     problems.extend(demand.problems.iter().cloned());
     problems.extend(requests(desired));
-    problems.extend(missing_pools(desired, &demand));
+    problems.extend(missing_pools(desired, demand));
     let external_groups = desired.external_groups.iter();
     problems
         .extend(external_groups.map(|(name, group)| external_group_warning(name, &group.origin)));
     match fleet.catalog(&fleet.region) {
         Ok(catalog) => {
-            problems.extend(lints(desired, &demand, &catalog));
+            problems.extend(lints(desired, demand, &catalog));
             problems.extend(catalog.unknown_type_warnings(desired));
             problems.extend(catalog.overlay_conflicts(desired));
             problems.extend(catalog.windows_price_warnings(desired));
             let supply =
-                OfferInput { desired, catalog: &catalog, observed: &nothing, at: nothing.taken_at };
-            problems.extend(pool_problems(&supply, &demand));
+                OfferInput { desired, catalog: &catalog, observed: nothing, at: nothing.taken_at };
+            problems.extend(pool_problems(&supply, demand));
         }
         Err(error) => problems.push(catalog_problem(&error)),
     }
@@ -110,15 +110,16 @@ fn problems(repository: &Repository) -> Vec<Problem> {
 }
 
 /// Returns whether an error already reports the unresolved object.
-fn is_reported(unresolved: &Unresolved, desired: &Desired) -> bool {
+fn is_reported(unresolved: &Unresolved, desired: &Desired, demand: &Demand) -> bool {
     let Unresolved { origin, object, .. } = unresolved;
     // Rendered objects share the origin of their chart or Application, so an error without an
     // object is of this one only if no other has the same line.
     let is_alone = || {
-        let mut all = desired.unresolved.iter();
+        let mut all = demand.unresolved.iter();
         origin.line > 0 && all.all(|other| other.origin != *origin || other.object == *object)
     };
-    let mut errors = desired.problems.iter().filter(|p| p.severity == Severity::Error);
+    let problems = desired.problems.iter().chain(&demand.problems);
+    let mut errors = problems.filter(|p| p.severity == Severity::Error);
     errors.any(|p| {
         p.object == *object && p.origin.file == origin.file
             || p.object.is_empty() && p.origin == *origin && is_alone()
@@ -187,14 +188,12 @@ mod tests {
         };
         let (bad, other) = (unresolved("Rollout web/a"), unresolved("Rollout web/b"));
         let problem = |object: &str| Problem::error(origin.clone(), object, "is malformed");
-        let mut desired = Desired {
-            unresolved: vec![bad.clone(), other.clone()],
-            problems: vec![problem("Rollout web/a")],
-            ..Desired::default()
-        };
-        assert!(is_reported(&bad, &desired) && !is_reported(&other, &desired));
-        desired.problems = vec![problem("")];
-        assert!(!is_reported(&bad, &desired) && !is_reported(&other, &desired));
+        let demand = Demand { unresolved: vec![bad.clone(), other.clone()], ..Demand::default() };
+        for (problem, bad_is_reported) in [(problem("Rollout web/a"), true), (problem(""), false)] {
+            let desired = Desired { problems: vec![problem], ..Desired::default() };
+            assert_eq!(is_reported(&bad, &desired, &demand), bad_is_reported);
+            assert!(!is_reported(&other, &desired, &demand));
+        }
     }
 
     fn tree(settings: &str) -> tempfile::TempDir {

@@ -335,6 +335,13 @@ impl DeclaredWorkloads<'_> {
             );
         }
         let (autoscaler, origin) = (vertical.object.clone(), vertical.origin.clone());
+        if vpa::lacks_recommendation(vertical, workload, &observed.scaling) {
+            let message = format!("sizes {} {}: {because}", workload.id.kind, workload.id);
+            let hint = "state in the template what the pods need, or plan over a cluster in which \
+                        it has a recommendation";
+            let warning = Problem::warning(origin.clone(), autoscaler.clone(), message);
+            self.demand.problems.push(warning.hint(hint));
+        }
         let sizing = Sizing { autoscaler, origin, because, applied: is_applied };
         self.demand.sizings.insert(workload.id.clone(), sizing);
         (Cow::Owned(Workload { template, ..workload.clone() }), is_applied)

@@ -1,9 +1,14 @@
 //! Requests of pods that a `VerticalPodAutoscaler` manages.
 //!
 //! A recommendation applies if the update mode is active and the container's policy allows it.
-//! Limits keep their ratio to the requests. Without a recommendation, the template applies, and the
-//! plan reports so.
+//! Limits keep their ratio to the requests.
+//!
+//! Without a recommendation, the autoscaler changes no pod. The first one comes within minutes of
+//! the start, and is at least `minAllowed`. The plan therefore raises the requests of the template
+//! to `minAllowed`, and reports so. `maxAllowed` lowers nothing: new pods start with the template.
+//! Source: `vertical-pod-autoscaler/pkg/admission-controller/resource/pod/recommendation`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -68,6 +73,45 @@ pub(super) fn keeps_running_pods(vertical: &VerticalScaler, running: u32) -> boo
     running > 0 && (vertical.mode == UpdateMode::Initial || running < vertical.min_replicas)
 }
 
+/// Returns the recommendation of `vertical`, if one was observed.
+fn recommendation<'a>(vertical: &VerticalScaler, live: &'a Scaling) -> Option<&'a LiveVertical> {
+    let same = |found: &&LiveVertical| {
+        found.namespace == vertical.namespace && found.name == vertical.name
+    };
+    live.vertical.iter().find(same).filter(|found| !found.containers.is_empty())
+}
+
+/// Returns true if `vertical` will set requests of `workload`, and its recommendation is not known.
+pub(super) fn lacks_recommendation(
+    vertical: &VerticalScaler,
+    workload: &Workload,
+    live: &Scaling,
+) -> bool {
+    let mut containers = workload.template.spec.containers.iter();
+    let is_active = vertical.mode != UpdateMode::Off
+        && containers.any(|container| !is_left_alone(&policy_of(vertical, &container.name)));
+    is_active && recommendation(vertical, live).is_none()
+}
+
+/// Returns the policy for a container: its own, or the one for all containers.
+fn policy_of<'a>(vertical: &'a VerticalScaler, container: &str) -> Cow<'a, ContainerPolicy> {
+    let found = vertical.policies.get(container);
+    let found = found.or_else(|| vertical.policies.get(ALL_CONTAINERS));
+    found.map_or_else(|| Cow::Owned(ContainerPolicy::default()), Cow::Borrowed)
+}
+
+fn is_left_alone(policy: &ContainerPolicy) -> bool {
+    !policy.controls_cpu && !policy.controls_memory
+}
+
+fn is_controlled(policy: &ContainerPolicy, name: &ResourceName) -> bool {
+    match name.as_str() {
+        "cpu" => policy.controls_cpu,
+        "memory" => policy.controls_memory,
+        _ => false,
+    }
+}
+
 /// Applies `vertical` to the template of `workload`, with the limit ranges of its namespace.
 pub(super) fn resize_template(
     vertical: &VerticalScaler,
@@ -75,34 +119,32 @@ pub(super) fn resize_template(
     live: &Scaling,
     ranges: &[LimitRangeItem],
 ) -> TemplateSizing {
-    let same = |found: &&LiveVertical| {
-        found.namespace == vertical.namespace && found.name == vertical.name
-    };
-    let recommended = live.vertical.iter().find(same).filter(|found| !found.containers.is_empty());
+    let recommended = recommendation(vertical, live);
     let unchanged = |because: String| TemplateSizing {
         template: Arc::clone(&workload.template),
         because,
         is_applied: false,
     };
-    let Some(recommended) = recommended else {
+    let mut template = (*workload.template).clone();
+    let mut decisions = Vec::new();
+    let targets = recommended.map_or_else(
+        || least_targets(vertical, &workload.template, ranges),
+        |recommended| pod_targets(&workload.template, recommended, ranges),
+    );
+    if recommended.is_none() && (vertical.mode == UpdateMode::Off || targets.is_empty()) {
         return unchanged(
             "its recommendation is not known here: planned with the template".to_owned(),
         );
-    };
-    let mut template = (*workload.template).clone();
-    let mut decisions = Vec::new();
-    let targets = pod_targets(&workload.template, recommended, ranges);
+    }
     for container in &mut template.spec.containers {
         let Some(target) = targets.get(&container.name) else { continue };
-        let default = ContainerPolicy::default();
-        let policy = vertical.policies.get(&container.name);
-        let policy = policy.or_else(|| vertical.policies.get(ALL_CONTAINERS)).unwrap_or(&default);
-        if !policy.controls_cpu && !policy.controls_memory {
+        let policy = policy_of(vertical, &container.name);
+        if is_left_alone(&policy) {
             decisions.push(format!("{}: left alone by its policy", container.name));
             continue;
         }
         let before = container.clone();
-        resize_container(container, target, policy, ranges);
+        resize_container(container, target, &policy, ranges);
         let (from, to) = (&before.resources.requests, &container.resources.requests);
         decisions.push(format!(
             "{}: {} -> {}",
@@ -118,11 +160,37 @@ pub(super) fn resize_template(
     }
     let is_applied = template != *workload.template;
     let template = Arc::new(template);
-    TemplateSizing {
-        template,
-        because: format!("mode {}: {decisions}", vertical.mode.as_str()),
-        is_applied,
+    let mode = vertical.mode.as_str();
+    let because = if recommended.is_some() {
+        format!("mode {mode}: {decisions}")
+    } else {
+        format!(
+            "mode {mode}, its recommendation is not known here: {decisions}, raised to minAllowed"
+        )
+    };
+    TemplateSizing { template, because, is_applied }
+}
+
+/// Returns the minimums of the policies that exceed the stated requests, by container name.
+fn least_targets(
+    vertical: &VerticalScaler,
+    template: &PodTemplate,
+    ranges: &[LimitRangeItem],
+) -> BTreeMap<String, ResourceList> {
+    let mut targets = BTreeMap::new();
+    for container in &template.spec.containers {
+        let policy = policy_of(vertical, &container.name);
+        let stated = admitted(&container.resources, ranges).requests;
+        let mut target = policy.min.clone();
+        target.retain(|name, least| {
+            let stated = stated.get(name).copied().unwrap_or(0);
+            is_controlled(&policy, name) && stated < *least
+        });
+        if !target.is_empty() {
+            targets.insert(container.name.clone(), target);
+        }
     }
+    targets
 }
 
 /// Returns the recommended requests by container name, within the limit ranges of pods.
@@ -202,12 +270,7 @@ fn resize_container(
     // Defaults come first: the API server calls the webhook of the autoscaler after the LimitRanger.
     let stated = admitted(&container.resources, ranges);
     for (name, target) in target {
-        let is_controlled = match name.as_str() {
-            "cpu" => policy.controls_cpu,
-            "memory" => policy.controls_memory,
-            _ => false,
-        };
-        if !is_controlled {
+        if !is_controlled(policy, name) {
             continue;
         }
         let mut request = bound_by_ranges(ranges, name, &stated, *target);

@@ -1,7 +1,7 @@
 //! Problems of inputs as lines: severity, location, object, message and hint.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -116,7 +116,6 @@ pub(super) fn write_lines(page: &mut TextPage, lines: &[ProblemLine], verbosity:
         if !is_first {
             continue;
         }
-        let hint = same.iter().find_map(|line| line.hint.as_deref());
         for line in &same[..SAME_CAUSE_MAX] {
             write_text(page, line);
         }
@@ -124,8 +123,32 @@ pub(super) fn write_lines(page: &mut TextPage, lines: &[ProblemLine], verbosity:
             "  and {} more of this cause (listed with -v)",
             same.len() - SAME_CAUSE_MAX
         ));
-        write_hint(page, hint);
+        for hint in shared_hints(same) {
+            write_hint(page, Some(&hint));
+        }
     }
+}
+
+/// Returns the hints of problems of one cause. Hints about placeholders that differ only in the
+/// name of the placeholder are one hint with every name.
+fn shared_hints(same: &[&ProblemLine]) -> Vec<String> {
+    let is_placeholder =
+        |line: &ProblemLine| line.code.as_deref() == Some(Code::PlaceholderUnresolved.as_str());
+    if !same.iter().any(|line| is_placeholder(line)) {
+        return same.iter().find_map(|line| line.hint.clone()).into_iter().collect();
+    }
+    let mut names: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for hint in same.iter().filter_map(|line| line.hint.as_deref()) {
+        let (before, rest) = hint.split_once('`').unwrap_or((hint, ""));
+        let (name, after) = rest.split_once('`').unwrap_or((rest, ""));
+        let names = names.entry((before, after)).or_default();
+        names.extend(Some(name).filter(|name| !name.is_empty()));
+    }
+    let hint = |((before, after), names): (&(&str, &str), &BTreeSet<&str>)| {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        format!("{before}{}{after}", names.join(", "))
+    };
+    names.iter().map(hint).collect()
 }
 
 /// Returns the first line of an incomplete plan and the errors of its inputs; empty if nothing is
@@ -184,10 +207,10 @@ pub struct RepositoryCounts {
     pub pools: u32,
     /// True if the pools are in the cluster, and were not read.
     pub has_unread_pools: bool,
-    /// Sources of unknown size.
+    /// Sources of unknown size, as in a plan.
     pub unresolved: u32,
-    /// Sources of unknown size that no error reports.
-    pub unread: u32,
+    /// True if no error reports some source of unknown size.
+    pub has_unreported: bool,
     /// Files and documents that are not inputs.
     pub skipped: Vec<Skipped>,
 }
@@ -224,30 +247,30 @@ fn skipped_line(skipped: &[Skipped]) -> String {
 /// Returns all problems in the given order, followed by the counts.
 pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
-    let RepositoryCounts { files, workloads, unresolved, unread, skipped, .. } = tally;
-    let unread = (*unread > 0).then(|| format!("{} not read", count(*unread, "source")));
-    if let Some(unread) = &unread {
+    let RepositoryCounts { files, workloads, unresolved, has_unreported, skipped, .. } = tally;
+    let unread = (*unresolved > 0).then(|| format!("{} not read", count(*unresolved, "source")));
+    // Errors make the result incomplete by themselves.
+    let unreported = unread.as_ref().filter(|_| *has_unreported);
+    if let Some(unread) = unreported {
         page.line([StyledText::new(&format!("Incomplete: {unread}."), Tone::Warning)]);
     }
     let lines: Vec<ProblemLine> = problems.iter().map(ProblemLine::from).collect();
     write_lines(&mut page, &lines, style.verbosity);
     page.gap();
     let mut totals_text = vec![count(*workloads, "workload"), pools_text(tally)];
-    if *unresolved > 0 {
-        totals_text.push(format!("{unresolved} unresolved"));
-    }
+    totals_text.extend(unread.clone());
     page.text(format!("{}: {}", count(*files, "file"), totals_text.join(", ")));
     if !skipped.is_empty() {
         page.text(skipped_line(skipped));
     }
     let (errors, warnings) = totals(problems);
-    let tone = match (errors, warnings, &unread) {
+    let tone = match (errors, warnings, unreported) {
         (0, 0, None) => Tone::Create,
         (0, _, _) => Tone::Warning,
         _ => Tone::Delete,
     };
     let mut parts = vec![count(errors, "error"), count(warnings, "warning")];
-    parts.extend(unread);
+    parts.extend(unreported.cloned());
     let text = format!("{}.", parts.join(", "));
     page.line([StyledText::new(&text, tone)]);
     page.finish()
@@ -270,7 +293,7 @@ pub fn problems_json(problems: &[Problem], tally: &RepositoryCounts) -> Value {
         pools,
         has_unread_pools,
         unresolved,
-        unread: _,
+        has_unreported: _,
         skipped,
     } = tally;
     let (errors, warnings) = totals(problems);
@@ -379,6 +402,20 @@ mod tests {
     }
 
     #[test]
+    fn every_line_has_the_same_number_of_unread_sources() {
+        let lines = |has_unreported| {
+            let tally =
+                RepositoryCounts { unresolved: 3, has_unreported, ..RepositoryCounts::default() };
+            let text = problems_text(&[], &tally, &TextStyle::default());
+            text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let total = "0 files: 0 workloads, 0 pools, 3 sources not read";
+        let last = "0 errors, 0 warnings, 3 sources not read.";
+        assert_eq!(lines(true), ["Incomplete: 3 sources not read.", total, last]);
+        assert_eq!(lines(false), [total, "0 errors, 0 warnings."], "errors report all of them");
+    }
+
+    #[test]
     fn problems_of_one_cause_stand_together() {
         let warning = |line: u32| {
             let message = format!("container without requests: c{line} (cpu)");
@@ -400,6 +437,20 @@ mod tests {
         assert!(full[6].starts_with("error: "), "{full:?}");
         let all = lines(Verbosity::Everything);
         assert_eq!(all.iter().filter(|line| line.starts_with("warning: ")).count(), 9);
+    }
+
+    #[test]
+    fn shared_hint_names_every_placeholder() {
+        let missing = |name: &str| {
+            let message = format!("`metadata.name` needs `{name}`, which has no value");
+            Problem::error(Origin::new("a.yaml", 1), "ConfigMap a", message)
+                .hint(format!("give `{name}` a value under `vars`"))
+                .code(Code::PlaceholderUnresolved)
+        };
+        let problems: Vec<Problem> = ["B", "A", "B", "C", "A", "B"].map(missing).into();
+        let text = problems_text(&problems, &RepositoryCounts::default(), &TextStyle::default());
+        let hints: Vec<&str> = text.lines().filter(|line| line.contains("hint: ")).collect();
+        assert_eq!(hints, ["  hint: give `A`, `B`, `C` a value under `vars`"], "{text}");
     }
 
     #[test]

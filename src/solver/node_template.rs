@@ -86,13 +86,7 @@ impl<'a> NodeTemplate<'a> {
     ) -> Result<Self, PoolRefusal> {
         let class = pool.node_class.as_ref().and_then(|n| supply.desired.node_classes.get(n));
         let class = class.ok_or_else(|| PoolRefusal::without_node_class(pool, supply.desired))?;
-        let unreadable = |object: String, field: &Option<String>| {
-            field.as_ref().map(|field| PoolRefusal::Unreadable { object, field: field.clone() })
-        };
-        let refusal = unreadable(format!("pool {}", pool.name), &pool.unreadable);
-        let refusal =
-            refusal.or_else(|| unreadable(format!("node class {}", class.name), &class.unreadable));
-        if let Some(refusal) = refusal {
+        if let Some(refusal) = PoolRefusal::of_invalid_field(pool, class, supply.desired) {
             return Err(refusal);
         }
         let settings = NodeSettings::new(pool, class);

@@ -29,7 +29,7 @@ use super::target_fleet::NewNode;
 use crate::catalog::Catalog;
 use crate::demand::{Daemon, Demand, PodGroup, PodShape};
 use crate::model::code::Code;
-use crate::model::desired::{Desired, Pool, PoolRequirement, Problem, Severity};
+use crate::model::desired::{Desired, NodeClass, Pool, PoolRequirement, Problem, Severity};
 use crate::model::ids::{LabelValue, Labels, Origin, PoolName, ReservationId};
 use crate::model::observed::Observed;
 use crate::model::pod::{Taint, Toleration, untolerated};
@@ -85,6 +85,8 @@ pub enum PoolRefusal {
         object: String,
         /// Field; empty for the object itself.
         field: String,
+        /// Error that reports the field, if there is one.
+        error: Option<Box<Problem>>,
     },
     /// It is an Auto Scaling group that Fleetwright must not resize.
     Group {
@@ -133,6 +135,36 @@ impl PoolRefusal {
             None => format!("name a node class in {pool} ({origin})"),
         };
         Self::NoNodeClass { description: format!("{pool} {class}{rest} ({origin})"), remedy }
+    }
+
+    /// Returns the refusal of a pool with an invalid field, its own or one of its node class.
+    pub(super) fn of_invalid_field(
+        pool: &Pool,
+        class: &NodeClass,
+        desired: &Desired,
+    ) -> Option<Self> {
+        let (object, declared, field) = match (&pool.unreadable, &class.unreadable) {
+            (Some(field), _) => (
+                format!("pool {}", pool.name),
+                format!("{} {}", pool.generation.pool_kind(), pool.name),
+                field,
+            ),
+            (None, Some(field)) => (
+                format!("node class {}", class.name),
+                format!("{} {}", class.generation.class_kind(), class.name),
+                field,
+            ),
+            (None, None) => return None,
+        };
+        // A message about the object itself starts without a field.
+        let start = format!("`{field}` ");
+        let is_of_field = |message: &str| {
+            if field.is_empty() { !message.starts_with('`') } else { message.starts_with(&start) }
+        };
+        let mut errors = desired.problems.iter().filter(|one| one.severity == Severity::Error);
+        let error = errors.find(|one| one.object == declared && is_of_field(&one.message));
+        let error = error.map(|error| Box::new(error.clone()));
+        Some(Self::Unreadable { object, field: field.clone(), error })
     }
 
     fn without_offering(pool: &Pool, supply: &OfferInput<'_>) -> Self {

@@ -99,7 +99,7 @@ fn failed_renderer_leaves_source_unresolved_and_nodes_kept() {
         "error: fleetwright.yaml:10: source apps/overlays/prod: is not counted: neither \
          `kustomize` nor `kubectl` is on the PATH; install one of them"
     ));
-    assert!(validated.out.contains("2 unresolved"), "{}", validated.out);
+    assert!(validated.out.contains("2 sources not read"), "{}", validated.out);
     let plan = |workspace: &Workspace| {
         let ran = workspace.run(&[&["plan", "--format", "json"][..], &world].concat());
         serde_json::from_str::<Value>(&ran.out).unwrap_or_else(|_| panic!("{}", ran.err))

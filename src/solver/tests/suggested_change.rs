@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::model::code::Code;
 use crate::model::desired::{
     AutoModePool, ConnectionTracking, EfaInterfaces, Generation, GroupKind, InstanceSettings,
-    NodeGroup, ReservationTerm, Severity, discovery_tags,
+    NodeGroup, Problem, ReservationTerm, Severity, discovery_tags,
 };
 use crate::model::ids::{Labels, Origin};
 use crate::model::observed::Group;
@@ -279,6 +280,22 @@ fn pool_that_could_not_be_read_is_to_be_corrected_first() {
     let (detail, fix) = advice(&scenario);
     assert!(detail.contains("`spec.role` of node class"), "{detail}");
     assert_eq!(fix, "correct `spec.role` of node class default");
+    let error = |message: &str| {
+        let origin = Origin::new("class.yaml", 13);
+        let object = format!("{} default", Generation::V1.class_kind());
+        Problem::error(origin, object, message).hint("give `ROLE` a value")
+    };
+    scenario.desired.problems = vec![
+        error("`spec.roleName` is unknown"),
+        error("`spec.role` needs `ROLE`, which has no value").code(Code::PlaceholderUnresolved),
+    ];
+    let (detail, fix) = advice(&scenario);
+    let expected = "`spec.role` of node class default needs `ROLE`, which has no value \
+                    (class.yaml:13)";
+    assert!(detail.ends_with(expected), "{detail}");
+    assert_eq!(fix, "give `ROLE` a value (class.yaml:13)");
+    scenario.desired.problems = vec![error("`spec.role` is a list, not a string")];
+    assert_eq!(advice(&scenario).1, "correct `spec.role` of node class default (class.yaml:13)");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::super::offer::{PoolRefusal, WithheldReason};
 use crate::model::code::Code;
+use crate::model::desired::Problem;
 use crate::model::ids::PoolName;
 use crate::model::reason::Relaxed;
 
@@ -9,11 +10,9 @@ use crate::model::reason::Relaxed;
 pub(in super::super) fn refusal_message(pool: &PoolName, refusal: &PoolRefusal) -> String {
     match refusal {
         PoolRefusal::NoNodeClass { description, .. } => description.clone(),
-        PoolRefusal::Unreadable { object, field } => {
-            let part = if field.is_empty() { "a part".to_owned() } else { format!("`{field}`") };
-            format!(
-                "pool {pool} makes no nodes: {part} of {object} is missing or could not be read"
-            )
+        PoolRefusal::Unreadable { object, field, error } => {
+            let why = unreadable_message(object, field, error.as_deref());
+            format!("pool {pool} makes no nodes: {why}")
         }
         PoolRefusal::Group { why } => format!("group {pool} is observe-only: {why}"),
         PoolRefusal::NoOffering { pool, cause: Some(cause), origin } => {
@@ -30,6 +29,31 @@ pub(in super::super) fn refusal_message(pool: &PoolName, refusal: &PoolRefusal) 
         PoolRefusal::Withheld(why) => {
             format!("pool {pool} makes no nodes now: {}", withheld_message(pool, why))
         }
+    }
+}
+
+/// Returns what is wrong with a field, and the place of the error that reports it.
+fn unreadable_message(object: &str, field: &str, error: Option<&Problem>) -> String {
+    let subject = match (field, error) {
+        ("", None) => format!("a part of {object}"),
+        ("", Some(_)) => object.to_owned(),
+        (field, _) => format!("`{field}` of {object}"),
+    };
+    let Some(Problem { origin, message, .. }) = error else {
+        return format!("{subject} is missing or could not be read");
+    };
+    let start = format!("`{field}` ");
+    let message = message.strip_prefix(&start).unwrap_or(message);
+    format!("{subject} {message} ({origin})")
+}
+
+/// Returns the correction of a field that could not be read.
+pub(super) fn unreadable_remedy(object: &str, field: &str, error: Option<&Problem>) -> String {
+    let part = if field.is_empty() { object.to_owned() } else { format!("`{field}` of {object}") };
+    let Some(Problem { origin, hint, code, .. }) = error else { return format!("correct {part}") };
+    match hint {
+        Some(hint) if *code == Some(Code::PlaceholderUnresolved) => format!("{hint} ({origin})"),
+        Some(_) | None => format!("correct {part} ({origin})"),
     }
 }
 

@@ -8,6 +8,7 @@ use super::super::offer::{Offer, PoolRefusal, WithheldReason, pool_requirements}
 use super::super::rescue::RescueContext;
 use super::super::reserved_pools::{is_reserved_only, reservation_gap};
 use super::pool_candidate::PoolCandidate;
+use super::pool_refusals::unreadable_remedy;
 use super::raised_limits::LimitNeed;
 use super::{
     OfferObstacle, RejectedOffer, UnschedulableReport, contradiction_remedy, format_in_one_unit,
@@ -355,11 +356,8 @@ impl UnschedulableReport<'_> {
                 let requirements = || format!("correct the requirements of {name} ({origin})");
                 Some(reservations.unwrap_or_else(requirements))
             }
-            PoolRefusal::Unreadable { object, field } if field.is_empty() => {
-                Some(format!("correct {object}"))
-            }
-            PoolRefusal::Unreadable { object, field } => {
-                Some(format!("correct `{field}` of {object}"))
+            PoolRefusal::Unreadable { object, field, error } => {
+                Some(unreadable_remedy(object, field, error.as_deref()))
             }
             PoolRefusal::NoOffering { cause: None, .. }
             | PoolRefusal::Group { .. }
