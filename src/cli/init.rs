@@ -245,6 +245,10 @@ fn write_choices(out: &mut String, template: &FleetTemplate<'_>) {
         let all = named(selection.sources.iter().map(|source| &*source.path));
         let count = counted(selection.sources.len(), "path").unwrap_or_default();
         let _ = writeln!(out, "  spec.sources lists {count}: {}", escape(&all));
+        if !selection.left_out.is_empty() {
+            let all = named(selection.left_out.iter().map(String::as_str));
+            let _ = writeln!(out, "  left out, for other clusters: {}", escape(&all));
+        }
     } else if has_rendered && own_directory.is_none() {
         out.push_str("  kustomizations and charts are listed as comments under spec.sources\n");
     }

@@ -23,6 +23,8 @@ pub(super) struct Selection {
     pub(super) sources: Vec<SelectedSource>,
     /// Overlays of other clusters.
     pub(super) other_overlays: Vec<SelectedSource>,
+    /// Directories of other clusters, without those inside another one.
+    pub(super) left_out: BTreeSet<String>,
     /// Destinations that mean this cluster, and those that do not.
     pub(super) destinations: Option<(Vec<String>, Vec<String>)>,
     /// Alternatives without a choice.
@@ -46,7 +48,7 @@ impl Selection {
         let destination = destination.as_deref();
         let mut selection = Self::default();
         let (mut chosen, mut rejected) = (BTreeSet::new(), BTreeSet::new());
-        let mut excluded = BTreeSet::new();
+        let (mut excluded, mut renames) = (BTreeSet::new(), BTreeSet::new());
         // The template lists the directory of the cluster, and then no overlay is read by itself.
         let has_directory = detected.directory_of(name).is_some();
         for alternatives in &detected.alternatives {
@@ -74,6 +76,7 @@ impl Selection {
                 into.extend(directories.iter().cloned());
                 let roots = directories.iter().map(|path| alternatives.own_root(name, path));
                 excluded.extend(roots.filter(|_| name != choice).map(str::to_owned));
+                renames.insert((name.as_str(), choice));
             }
         }
         if destination.is_some() && !detected.has_destinations() {
@@ -85,6 +88,17 @@ impl Selection {
             let holds_chosen = |root: &String| chosen.iter().any(|path| is_within(path, root));
             excluded.retain(|root| !holds_chosen(root));
             excluded.extend(rejected.iter().cloned());
+            // The overlays of one environment need not have the objects of another one.
+            let beside = directories_beside(tree, detected, &renames);
+            let is_excluded = |path: &String| excluded.iter().any(|root| is_within(path, root));
+            let beside =
+                beside.into_iter().filter(|path| !is_excluded(path) && !holds_chosen(path));
+            let beside: Vec<String> = beside.collect();
+            excluded.extend(beside.iter().cloned());
+            rejected.extend(beside);
+            let is_inside =
+                |path: &&String| excluded.iter().any(|root| root != *path && is_within(path, root));
+            selection.left_out = excluded.iter().filter(|path| !is_inside(path)).cloned().collect();
             selection.sources = sources(tree, detected, &chosen, &excluded);
             let all = rejected.into_iter().map(|path| overlay(detected, path));
             selection.other_overlays = all.collect();
@@ -115,6 +129,32 @@ fn split_destinations(all: &Alternatives, choice: &str) -> (Vec<String>, Vec<Str
     (own.into_iter().flat_map(written).collect(), other.into_iter().flat_map(written).collect())
 }
 
+/// Returns the directories with the name of an alternative that is not chosen, each beside a directory
+/// with the name of the chosen one. `renames` has pairs of both names.
+fn directories_beside(
+    tree: &Tree,
+    detected: &Detected,
+    renames: &BTreeSet<(&str, &str)>,
+) -> BTreeSet<String> {
+    let kustomizations = kustomization_directories(tree);
+    // The overlays decide which bases the cluster gets.
+    let is_base =
+        |path: &str| kustomizations.contains(path) && !detected.kustomizations.contains(path);
+    let read = tree.files.iter().filter(|file| is_manifest(file) || is_kustomization(&file.path));
+    let directories: BTreeSet<&str> = read
+        .flat_map(|file| file.path.match_indices('/').map(move |(at, _)| &file.path[..at]))
+        .filter(|path| !is_base(path))
+        .collect();
+    let is_beside = |path: &&str| {
+        renames.iter().filter(|(name, choice)| name != choice).any(|(name, choice)| {
+            let parent = path.strip_suffix(*name);
+            let parent = parent.filter(|parent| parent.is_empty() || parent.ends_with('/'));
+            parent.is_some_and(|parent| directories.contains(&*format!("{parent}{choice}")))
+        })
+    };
+    directories.iter().copied().filter(is_beside).map(str::to_owned).collect()
+}
+
 fn overlay(detected: &Detected, path: String) -> SelectedSource {
     let render = detected.kustomizations.contains(&path).then_some("kustomize");
     SelectedSource { path, render }
@@ -139,11 +179,7 @@ fn sources(
     found.extend(rest.map(|path| overlay(detected, path.clone())));
     let charts = detected.charts.iter().filter(|path| !is_excluded(path));
     found.extend(charts.map(|path| SelectedSource { path: path.clone(), render: Some("helm") }));
-    let kustomizations = tree.files.iter().filter_map(|file| {
-        let (directory, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
-        KUSTOMIZATION.contains(&name).then(|| directory.to_owned())
-    });
-    let mut taken: BTreeSet<String> = kustomizations.collect();
+    let mut taken = kustomization_directories(tree);
     taken.extend(chosen.iter().chain(excluded).chain(&detected.charts).cloned());
     // The source of a directory may hold further sources.
     let is_listed = |path: &str| found.iter().any(|source| is_within(path, &source.path));
@@ -155,6 +191,15 @@ fn sources(
     let plain: BTreeSet<String> = plain.collect();
     found.extend(plain.into_iter().map(|path| SelectedSource { path, render: None }));
     found.into_iter().collect()
+}
+
+fn kustomization_directories(tree: &Tree) -> BTreeSet<String> {
+    let all = tree.files.iter().filter(|file| is_kustomization(&file.path));
+    all.map(|file| file.path.rsplit_once('/').map_or("", |(path, _)| path).to_owned()).collect()
+}
+
+fn is_kustomization(path: &str) -> bool {
+    KUSTOMIZATION.contains(&path.rsplit('/').next().unwrap_or(path))
 }
 
 fn is_manifest(file: &TreeFile) -> bool {
@@ -218,6 +263,36 @@ mod tests {
         assert!(text.contains(expected), "{text}");
         let ran = run_command(&["validate", path]);
         assert!(!ran.out.contains("several-overlays"), "{}", ran.out);
+    }
+
+    #[test]
+    fn overlays_of_another_environment_need_no_common_object() {
+        let config = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}";
+        let store = "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db}}";
+        let overlay = "resources: [../../base]\n";
+        let directory = directory(&[
+            ("db/overlays/dev/db.yaml", store),
+            ("db/overlays/dev/kustomization.yaml", "resources: [db.yaml]\n"),
+            ("db/overlays/prod/cm.yaml", config),
+            ("db/overlays/prod/kustomization.yaml", "resources: [cm.yaml]\n"),
+            ("jobs/dev/a.yaml", config),
+            ("jobs/dev/kustomization.yaml", "resources: [a.yaml]\n"),
+            ("web/base/kustomization.yaml", "resources: [web.yaml]\n"),
+            ("web/base/web.yaml", WEB),
+            ("web/overlays/dev/kustomization.yaml", overlay),
+            ("web/overlays/prod/kustomization.yaml", overlay),
+        ]);
+        let path = directory.path().to_str().expect("UTF-8");
+        let ran = run_command(&["init", path, "--name", "prod"]);
+        assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+        // Nothing of the chosen name is beside `jobs/dev`.
+        let listed = "spec.sources lists 3 paths: db/overlays/prod, jobs/dev, web/overlays/prod\n";
+        assert!(ran.out.contains(listed), "{}", ran.out);
+        let left_out = "left out, for other clusters: db/overlays/dev, web/overlays/dev\n";
+        assert!(ran.out.contains(left_out), "{}", ran.out);
+        let text =
+            std::fs::read_to_string(directory.path().join(super::super::FILE)).expect("read");
+        assert!(text.contains("  #   - path: db/overlays/dev\n"), "{text}");
     }
 
     #[test]
