@@ -56,8 +56,13 @@ pub(super) fn run(settings: &InitSettings, console: &mut Console) -> Result<Exit
     let own_directory = own_cluster_directory(&read.base.below);
     let cluster = cluster_name(name.as_deref(), &detected, path);
     let region = region_name(region.as_deref(), &detected);
-    let selection =
-        Selection::choose(&read.tree, &detected, &cluster.value, destination.as_deref())?;
+    let selection = Selection::choose(
+        &read.tree,
+        &detected,
+        &cluster.value,
+        name.is_some(),
+        destination.as_deref(),
+    )?;
     let template = FleetTemplate {
         cluster: &cluster,
         region: &region,

@@ -40,9 +40,24 @@ pub enum AlternativesKind {
     Overlays {
         /// One of these objects.
         object: String,
+        /// The evidence that they are of different clusters.
+        evidence: OverlayEvidence,
     },
     /// Destinations of Argo CD.
     Destinations,
+}
+
+/// The evidence that overlays are of different clusters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OverlayEvidence {
+    /// A cluster can have each object only once.
+    SameObjects,
+    /// Each overlay has the same workloads in a namespace of its own, and is named after an
+    /// environment.
+    Environments,
+    /// Each overlay has the same workloads in a namespace of its own. One cluster may have all of
+    /// them, as tenants.
+    Namespaces,
 }
 
 impl Alternatives {
@@ -64,6 +79,14 @@ impl Alternatives {
             meant.next().filter(|_| meant.next().is_none())
         };
         all().find(is_exact).or_else(|| only(&is_host)).or_else(|| only(&is_part))
+    }
+
+    /// Returns whether one cluster may have all of them. Only their exact name chooses one.
+    pub fn is_optional(&self) -> bool {
+        matches!(
+            self.kind,
+            AlternativesKind::Overlays { evidence: OverlayEvidence::Namespaces, .. }
+        )
     }
 
     /// Returns whether an alternative has one of these names.
@@ -134,17 +157,30 @@ impl Alternatives {
                 ),
                 Code::SeveralClusters,
             ),
-            AlternativesKind::Overlays { object } => (
-                format!(
-                    "the overlays {} exclude each other: each defines {object}, and none is chosen",
-                    self.named()
-                ),
-                format!(
+            AlternativesKind::Overlays { object, evidence } => {
+                let all = self.named();
+                let (message, several) = match evidence {
+                    OverlayEvidence::SameObjects => (
+                        format!(
+                            "the overlays {all} exclude each other: each defines {object}, and \
+                             none is chosen"
+                        ),
+                        "",
+                    ),
+                    OverlayEvidence::Environments | OverlayEvidence::Namespaces => (
+                        format!(
+                            "the overlays {all} seem to be of different clusters: each has \
+                             {object} in a namespace of its own, and none is chosen"
+                        ),
+                        ". List each that this cluster has",
+                    ),
+                };
+                let hint = format!(
                     "{init}; so does `- {{ path: {path}, render: kustomize }}` under spec.sources, \
-                     next to the paths of plain manifests"
-                ),
-                Code::SeveralOverlays,
-            ),
+                     next to the paths of plain manifests{several}"
+                );
+                (message, hint, Code::SeveralOverlays)
+            }
             AlternativesKind::Destinations => (
                 format!(
                     "Argo CD delivers to {}, and the settings do not say which is this cluster",
@@ -172,11 +208,18 @@ pub(crate) fn named<'n>(names: impl Iterator<Item = &'n str>) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-/// Returns the alternatives between which the settings do not choose.
+/// Returns the alternatives between which the settings have to choose, and do not.
 pub(super) fn open_alternatives(
     context: &SourceContext<'_>,
     sources: &DeliverySources,
 ) -> Vec<Alternatives> {
+    let mut all = all_alternatives(context, sources);
+    all.retain(|alternatives| !alternatives.is_optional());
+    all
+}
+
+/// Returns the alternatives between which the settings do not choose.
+fn all_alternatives(context: &SourceContext<'_>, sources: &DeliverySources) -> Vec<Alternatives> {
     let SourceContext { tree, fleet, .. } = context;
     let directories = cluster_directories(tree);
     let mut all = Vec::new();
@@ -206,7 +249,7 @@ pub fn cluster_alternatives(tree: &Tree, location: &RepositoryLocation) -> Vec<A
     let renderings = RenderResults { location: location.clone(), ..RenderResults::default() };
     let (layout, areas) = (RepositoryLayout::from_tree(tree), source_areas(&fleet));
     let context = SourceContext::new(tree, &fleet, &layout, &areas, &renderings);
-    open_alternatives(&context, &DeliverySources::discover(&context))
+    all_alternatives(&context, &DeliverySources::discover(&context))
 }
 
 /// Adds a problem for all alternatives. It is an error if an object differs between two of them, and

@@ -33,7 +33,7 @@ pub(super) struct Selection {
 
 impl Selection {
     /// Chooses overlays by the name of the cluster, and the destination by `destination` or by the
-    /// name.
+    /// name. `is_named` states that the user gave the name.
     ///
     /// # Errors
     /// Fails if no Argo CD object has the destination.
@@ -41,6 +41,7 @@ impl Selection {
         tree: &Tree,
         detected: &Detected,
         name: &str,
+        is_named: bool,
         destination: Option<&str>,
     ) -> Result<Self, CliError> {
         // The choices have no credentials either.
@@ -56,6 +57,11 @@ impl Selection {
                 AlternativesKind::Directories => continue,
                 AlternativesKind::Overlays { .. } if has_directory => continue,
                 AlternativesKind::Overlays { .. } | AlternativesKind::Destinations => {}
+            }
+            // One cluster may have all of them.
+            let is_meant = is_named && alternatives.choices.contains_key(name);
+            if alternatives.is_optional() && !is_meant {
+                continue;
             }
             let is_destinations = alternatives.kind == AlternativesKind::Destinations;
             let wanted = destination.filter(|_| is_destinations).unwrap_or(name);
@@ -170,7 +176,8 @@ fn sources(
 ) -> Vec<SelectedSource> {
     let is_excluded = |path: &String| excluded.iter().any(|root| is_within(path, root));
     let is_overlay = |path: &String| {
-        detected.alternatives.iter().any(|all| all.choices.values().flatten().any(|d| d == path))
+        let mut all = detected.alternatives.iter().filter(|all| !all.is_optional());
+        all.any(|all| all.choices.values().flatten().any(|d| d == path))
     };
     let mut found: BTreeSet<SelectedSource> =
         chosen.iter().map(|path| overlay(detected, path.clone())).collect();
@@ -293,6 +300,40 @@ mod tests {
         let text =
             std::fs::read_to_string(directory.path().join(super::super::FILE)).expect("read");
         assert!(text.contains("  #   - path: db/overlays/dev\n"), "{text}");
+    }
+
+    #[test]
+    fn overlays_with_own_namespaces_are_chosen_by_name() {
+        let init = |overlays: [&str; 2], name: &str| {
+            let of = |overlay: &str| {
+                let path = format!("overlays/{overlay}/kustomization.yaml");
+                (path, format!("namespace: bank-{overlay}\nresources: [../../base]\n"))
+            };
+            let mut files = vec![
+                ("base/kustomization.yaml".to_owned(), "resources: [web.yaml]\n".to_owned()),
+                ("base/web.yaml".to_owned(), WEB.to_owned()),
+            ];
+            files.extend(overlays.map(of));
+            let files: Vec<(&str, &str)> =
+                files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+            let directory = directory(&files);
+            let path = directory.path().to_str().expect("UTF-8");
+            let ran = run_command(&["init", path, "--name", name]);
+            assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+            ran.out
+        };
+        let production = "spec.sources lists 1 path: overlays/production\n  \
+                          left out, for other clusters: overlays/development\n";
+        let out = init(["development", "production"], "acme-production");
+        assert!(out.contains(production), "{out}");
+        let out = init(["development", "production"], "acme");
+        assert!(out.contains("several overlays: development, production\n"), "{out}");
+        // One cluster may have all tenants, unless the name is that of one.
+        let out = init(["hooli", "umbrella"], "umbrella");
+        assert!(out.contains("lists 1 path: overlays/umbrella\n"), "{out}");
+        assert!(out.contains("left out, for other clusters: overlays/hooli\n"), "{out}");
+        let out = init(["hooli", "umbrella"], "umbrella-eu");
+        assert!(!out.contains("spec.sources lists") && !out.contains("several overlays"), "{out}");
     }
 
     #[test]
