@@ -83,7 +83,7 @@ pub use chart_index::{
 };
 pub(crate) use cluster_alternatives::named;
 pub use cluster_alternatives::{
-    Alternatives, AlternativesKind, OverlayEvidence, cluster_alternatives,
+    Alternatives, AlternativesKind, OverlayEvidence, cluster_alternatives, shared_example,
 };
 pub use cluster_directories::cluster_directories;
 pub use declared_objects::{DeclaredObject, declared_objects};

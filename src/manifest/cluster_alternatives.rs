@@ -4,6 +4,7 @@
 //! destinations of Argo CD. Settings choose between them; without a choice, a problem names the
 //! alternatives and the settings.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cluster_directories::cluster_directories;
@@ -110,10 +111,15 @@ impl Alternatives {
         all.find(|(_, directories)| is_inside(directories)).map(|(name, _)| name.as_str())
     }
 
+    /// Returns whether they are overlays.
+    pub fn is_overlays(&self) -> bool {
+        matches!(self.kind, AlternativesKind::Overlays { .. })
+    }
+
     /// Returns whether a kustomization is one of these overlays.
     pub(super) fn has_overlay(&self, directory: &str) -> bool {
-        let is_overlays = matches!(self.kind, AlternativesKind::Overlays { .. });
-        is_overlays && self.choices.values().any(|directories| directories.contains(directory))
+        self.is_overlays()
+            && self.choices.values().any(|directories| directories.contains(directory))
     }
 
     /// Returns the largest directory above `directory` that holds no other alternative.
@@ -137,14 +143,20 @@ impl Alternatives {
         all.find(|name| !IN_CLUSTER.contains(name)).unwrap_or_default()
     }
 
-    fn problem(&self, fleet: &Fleet) -> Problem {
+    /// Returns the problem that the settings do not choose. `shared` is the name of a hint for several
+    /// overlays.
+    fn problem(&self, fleet: &Fleet, shared: Option<&str>) -> Problem {
         let origin = fleet.origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
-        let own = self.choice_of(&fleet.cluster.name);
-        let choice = own.unwrap_or_else(|| self.example());
+        let shared = shared.filter(|_| self.is_overlays());
+        let shared = shared.and_then(|name| Some((name, self.choice_of(name)?)));
+        let (name, choice) = shared.unwrap_or_else(|| {
+            let own = self.choice_of(&fleet.cluster.name).unwrap_or_else(|| self.example());
+            (own, own)
+        });
         let directories = self.choices.get(choice);
         let path = directories.and_then(BTreeSet::first).map_or(".", String::as_str);
         let force = if fleet.origin.is_some() { " --force" } else { "" };
-        let argument = quote_word(choice);
+        let argument = quote_word(name);
         let init = format!("`fleetwright init --name {argument}{force}` chooses one");
         let (message, hint, code) = match &self.kind {
             AlternativesKind::Directories => (
@@ -208,6 +220,13 @@ pub(crate) fn named<'n>(names: impl Iterator<Item = &'n str>) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
+/// Returns the name that chooses between most of the overlays `all`.
+pub fn shared_example<'a>(all: &[&'a Alternatives]) -> Option<&'a str> {
+    let fitting = |name: &str| all.iter().filter(|one| one.choice_of(name).is_some()).count();
+    let names = all.iter().flat_map(|one| one.choices.keys().map(String::as_str));
+    names.min_by_key(|name| Reverse(fitting(name)))
+}
+
 /// Returns the alternatives between which the settings have to choose, and do not.
 pub(super) fn open_alternatives(
     context: &SourceContext<'_>,
@@ -255,10 +274,15 @@ pub fn cluster_alternatives(tree: &Tree, location: &RepositoryLocation) -> Vec<A
 /// Adds a problem for all alternatives. It is an error if an object differs between two of them, and
 /// replaces the problems of these objects.
 pub(super) fn report(all: &[Alternatives], fleet: &Fleet, desired: &mut Desired) {
+    let overlays: Vec<&Alternatives> = all.iter().filter(|one| one.is_overlays()).collect();
+    // A run of `init` takes one name.
+    let own = &*fleet.cluster.name;
+    let fits = overlays.iter().any(|one| one.choice_of(own).is_some());
+    let shared = if fits { Some(own) } else { shared_example(&overlays) };
     for alternatives in all {
         let before = desired.problems.len();
         desired.problems.retain(|problem| !is_between(alternatives, problem));
-        let mut problem = alternatives.problem(fleet);
+        let mut problem = alternatives.problem(fleet, shared);
         if desired.problems.len() < before {
             problem.severity = crate::model::desired::Severity::Error;
         }
@@ -297,6 +321,16 @@ mod tests {
         assert_eq!(all.choice_of("hub"), Some("https://hub.example.com"));
         assert_eq!(all.choice_of("acme-prod-eu"), None, "two alternatives are parts of it");
         assert_eq!(all.choice_of("test"), None);
+    }
+
+    #[test]
+    fn shared_example_chooses_between_most_alternatives() {
+        let (web, db) = (alternatives(&["dev", "prod"]), alternatives(&["eu", "prod-us"]));
+        let cache = alternatives(&["a", "prod"]);
+        assert_eq!(shared_example(&[&web, &cache]), Some("prod"));
+        assert_eq!(shared_example(&[&web, &db]), Some("prod-us"));
+        assert_eq!(shared_example(&[&web]), Some("dev"));
+        assert_eq!(shared_example(&[]), None);
     }
 
     #[test]

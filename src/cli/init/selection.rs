@@ -303,6 +303,39 @@ mod tests {
     }
 
     #[test]
+    fn one_hint_chooses_between_all_overlays() {
+        let job = "{apiVersion: batch/v1, kind: Job, metadata: {name: job}}";
+        let overlay = "resources: [../../base]\n";
+        let mut files = vec![
+            ("jobs/base/job.yaml", job),
+            ("jobs/base/kustomization.yaml", "resources: [job.yaml]\n"),
+            ("jobs/overlays/prod-us/kustomization.yaml", overlay),
+            ("jobs/overlays/test/kustomization.yaml", overlay),
+            ("web/base/kustomization.yaml", "resources: [web.yaml]\n"),
+            ("web/base/web.yaml", WEB),
+            ("web/overlays/dev/kustomization.yaml", overlay),
+            ("web/overlays/prod/kustomization.yaml", overlay),
+        ];
+        let init = |files: &[(&str, &str)]| {
+            let directory = directory(files);
+            let path = directory.path().to_str().expect("UTF-8");
+            let hints = run_command(&["validate", path]).out;
+            (run_command(&["init", path]).out, hints.matches("init --name prod-us`").count())
+        };
+        let (out, hints) = init(&files);
+        let expected = "several overlays: dev, prod\n  several overlays: prod-us, test\n  \
+                        choose one, such as --name prod-us --force\n";
+        assert!(out.contains(expected), "{out}");
+        assert_eq!(hints, 2);
+        let pool = "{apiVersion: karpenter.sh/v1, kind: NodePool, metadata: {name: a}}";
+        files.extend([("env/x/pool.yaml", pool), ("env/y/pool.yaml", pool)]);
+        let (out, _) = init(&files);
+        let expected = "such as --name prod-us --force, and list one of each of the rest under \
+                        spec.sources\n";
+        assert!(out.contains(expected), "{out}");
+    }
+
+    #[test]
     fn overlays_with_own_namespaces_are_chosen_by_name() {
         let init = |overlays: [&str; 2], name: &str| {
             let of = |overlay: &str| {
