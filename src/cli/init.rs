@@ -8,13 +8,13 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::error::CliError;
-use super::repository::Repository;
+use super::repository::{self, Repository};
 use super::settings::{InitSettings, SourceSettings};
 use super::{Console, Exit, files, source_tree};
 use crate::catalog::Catalog;
 use crate::manifest::ports::RepositoryFiles;
 use crate::manifest::{Alternatives, AlternativesKind, named, shared_example};
-use crate::model::desired::{RepositoryLocation, SOURCE_LOCK_FILE};
+use crate::model::desired::SOURCE_LOCK_FILE;
 use crate::model::shell::quote_word;
 use crate::render::escape;
 use detect::{Detected, Evidence};
@@ -48,11 +48,8 @@ pub(super) fn run(settings: &InitSettings, console: &mut Console) -> Result<Exit
     }
     let source = SourceSettings { path: path.clone(), revision: None };
     let read = source_tree::read_alone(&source)?;
-    let location = RepositoryLocation {
-        repository: read.base.repository.clone(),
-        path: read.base.below.clone(),
-    };
-    let detected = Detected::from_repository(&read.tree, &location);
+    let alternatives = repository::alternatives(&read);
+    let detected = Detected { alternatives, ..Detected::from_tree(&read.tree) };
     let own_directory = own_cluster_directory(&read.base.below);
     let cluster = cluster_name(name.as_deref(), &detected, path);
     let region = region_name(region.as_deref(), &detected);

@@ -14,9 +14,7 @@ use super::repository_layout::RepositoryLayout;
 use super::settings::is_within;
 use super::source_area::source_areas;
 use crate::model::code::Code;
-use crate::model::desired::{
-    Desired, FLEET_FILE, Fleet, Problem, RenderResults, RepositoryLocation, Tree,
-};
+use crate::model::desired::{Desired, FLEET_FILE, Fleet, Problem, RenderResults, Tree};
 use crate::model::ids::Origin;
 use crate::model::shell::quote_word;
 
@@ -262,12 +260,11 @@ fn all_alternatives(context: &SourceContext<'_>, sources: &DeliverySources) -> V
     all
 }
 
-/// Returns the alternatives of a tree without settings.
-pub fn cluster_alternatives(tree: &Tree, location: &RepositoryLocation) -> Vec<Alternatives> {
+/// Returns the alternatives of a tree without settings, as far as the renderings allow.
+pub fn cluster_alternatives(tree: &Tree, renderings: &RenderResults) -> Vec<Alternatives> {
     let fleet = Fleet::default();
-    let renderings = RenderResults { location: location.clone(), ..RenderResults::default() };
     let (layout, areas) = (RepositoryLayout::from_tree(tree), source_areas(&fleet));
-    let context = SourceContext::new(tree, &fleet, &layout, &areas, &renderings);
+    let context = SourceContext::new(tree, &fleet, &layout, &areas, renderings);
     all_alternatives(&context, &DeliverySources::discover(&context))
 }
 
