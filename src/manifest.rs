@@ -82,7 +82,9 @@ pub use chart_index::{
     newest_in_range,
 };
 pub(crate) use cluster_alternatives::named;
-pub use cluster_alternatives::{Alternatives, AlternativesKind, cluster_alternatives};
+pub use cluster_alternatives::{
+    Alternatives, AlternativesKind, OverlayEvidence, cluster_alternatives, shared_example,
+};
 pub use cluster_directories::cluster_directories;
 pub use declared_objects::{DeclaredObject, declared_objects};
 pub use delivery::IN_CLUSTER;

@@ -8,13 +8,13 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::error::CliError;
-use super::repository::Repository;
+use super::repository::{self, Repository};
 use super::settings::{InitSettings, SourceSettings};
 use super::{Console, Exit, files, source_tree};
 use crate::catalog::Catalog;
 use crate::manifest::ports::RepositoryFiles;
-use crate::manifest::{AlternativesKind, named};
-use crate::model::desired::{RepositoryLocation, SOURCE_LOCK_FILE};
+use crate::manifest::{Alternatives, AlternativesKind, named, shared_example};
+use crate::model::desired::SOURCE_LOCK_FILE;
 use crate::model::shell::quote_word;
 use crate::render::escape;
 use detect::{Detected, Evidence};
@@ -48,16 +48,18 @@ pub(super) fn run(settings: &InitSettings, console: &mut Console) -> Result<Exit
     }
     let source = SourceSettings { path: path.clone(), revision: None };
     let read = source_tree::read_alone(&source)?;
-    let location = RepositoryLocation {
-        repository: read.base.repository.clone(),
-        path: read.base.below.clone(),
-    };
-    let detected = Detected::from_repository(&read.tree, &location);
+    let alternatives = repository::alternatives(&read);
+    let detected = Detected { alternatives, ..Detected::from_tree(&read.tree) };
     let own_directory = own_cluster_directory(&read.base.below);
     let cluster = cluster_name(name.as_deref(), &detected, path);
     let region = region_name(region.as_deref(), &detected);
-    let selection =
-        Selection::choose(&read.tree, &detected, &cluster.value, destination.as_deref())?;
+    let selection = Selection::choose(
+        &read.tree,
+        &detected,
+        &cluster.value,
+        name.is_some(),
+        destination.as_deref(),
+    )?;
     let template = FleetTemplate {
         cluster: &cluster,
         region: &region,
@@ -225,19 +227,7 @@ fn write_choices(out: &mut String, template: &FleetTemplate<'_>) {
         );
     }
     let has_rendered = !detected.kustomizations.is_empty() || !detected.charts.is_empty();
-    for open in &selection.open {
-        let (what, option) = match open.kind {
-            AlternativesKind::Directories => continue,
-            AlternativesKind::Overlays { .. } => ("overlays", "--name"),
-            AlternativesKind::Destinations => ("Argo CD destinations", "--destination"),
-        };
-        let _ = writeln!(
-            out,
-            "  several {what}: {}\n  choose one, such as {option} {} --force",
-            escape(&open.named()),
-            escape(&quote_word(open.example()))
-        );
-    }
+    write_open(out, &selection.open);
     if let Some((own, _)) = &selection.destinations {
         let _ = writeln!(out, "  spec.delivery.clusters lists {}", escape(&own.join(", ")));
     }
@@ -245,8 +235,37 @@ fn write_choices(out: &mut String, template: &FleetTemplate<'_>) {
         let all = named(selection.sources.iter().map(|source| &*source.path));
         let count = counted(selection.sources.len(), "path").unwrap_or_default();
         let _ = writeln!(out, "  spec.sources lists {count}: {}", escape(&all));
+        if !selection.left_out.is_empty() {
+            let all = named(selection.left_out.iter().map(String::as_str));
+            let _ = writeln!(out, "  left out, for other clusters: {}", escape(&all));
+        }
     } else if has_rendered && own_directory.is_none() {
         out.push_str("  kustomizations and charts are listed as comments under spec.sources\n");
+    }
+}
+
+/// Writes the alternatives without a choice, and the options that choose.
+fn write_open(out: &mut String, open: &[Alternatives]) {
+    let overlays: Vec<&Alternatives> = open.iter().filter(|one| one.is_overlays()).collect();
+    for one in &overlays {
+        let _ = writeln!(out, "  several overlays: {}", escape(&one.named()));
+    }
+    // One name chooses between all overlays.
+    if let Some(name) = shared_example(&overlays) {
+        let fits_all = overlays.iter().all(|one| one.choice_of(name).is_some());
+        let rest =
+            if fits_all { "" } else { ", and list one of each of the rest under spec.sources" };
+        let name = escape(&quote_word(name)).into_owned();
+        let _ = writeln!(out, "  choose one, such as --name {name} --force{rest}");
+    }
+    let destinations = open.iter().filter(|one| one.kind == AlternativesKind::Destinations);
+    for one in destinations {
+        let _ = writeln!(
+            out,
+            "  several Argo CD destinations: {}\n  choose one, such as --destination {} --force",
+            escape(&one.named()),
+            escape(&quote_word(one.example()))
+        );
     }
 }
 

@@ -12,11 +12,12 @@ use crate::adapters::renderers::Renderers;
 use crate::catalog::{Catalog, CatalogError};
 use crate::demand::DemandMode;
 use crate::manifest::ports::RepositoryFiles;
+use crate::manifest::{
+    Alternatives, cluster_alternatives, is_read_directly, read_fleet, read_region_prices,
+    read_source_lock, render_rounds,
+};
 #[cfg(feature = "sandbox")]
 use crate::manifest::{DeclaredObject, declared_objects};
-use crate::manifest::{
-    is_read_directly, read_fleet, read_region_prices, read_source_lock, render_rounds,
-};
 use crate::model::commit::CommitSignature;
 use crate::model::desired::{
     AppliedBy, ApplyConditions, ControllerSettings, Desired, FLEET_FILE, Fleet, PoolLimits,
@@ -137,11 +138,7 @@ impl Repository {
         let (fleet, problems) = read_fleet(&tree.tree);
         let pools = pools.filter(|_| fleet.pools == PoolSource::Cluster);
         let cluster_pools = pools.as_ref().map(|pools| pools.digest());
-        let base = &tree.base;
-        let home = RepositoryLocation {
-            repository: base.repository.clone(),
-            path: tree.root_in_repository().to_owned(),
-        };
+        let (base, home) = (&tree.base, location(tree));
         let (locked, lock_problem) = read_source_lock(&tree.tree);
         let (prices, price_problem) = read_region_prices(&tree.tree, &fleet);
         let cache = SourceCache::from_environment();
@@ -195,6 +192,26 @@ impl Repository {
             pool_limits: limited.map(|pool| (pool.name.clone(), pool.limits.clone())).collect(),
         }
     }
+}
+
+fn location(tree: &RepositoryTree) -> RepositoryLocation {
+    RepositoryLocation {
+        repository: tree.base.repository.clone(),
+        path: tree.root_in_repository().to_owned(),
+    }
+}
+
+/// Returns the parts of a tree that belong to different clusters, whatever its settings say.
+pub(super) fn alternatives(tree: &RepositoryTree) -> Vec<Alternatives> {
+    let (locked, _) = read_source_lock(&tree.tree);
+    let cache = SourceCache::from_environment();
+    let files = MountedFiles::new(&*tree.files, &locked, cache.as_ref());
+    let extended = files.extend_tree(&tree.tree);
+    let (fleet, external) = (Fleet::default(), files.sources().clone());
+    let toolbox = Renderers::from_environment();
+    let (_, renderings) =
+        render_rounds::read(&extended, &fleet, location(tree), external, None, &files, &toolbox);
+    cluster_alternatives(&extended, &renderings)
 }
 
 /// Returns the digest of everything that a tree declares besides its rules.

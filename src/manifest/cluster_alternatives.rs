@@ -4,6 +4,7 @@
 //! destinations of Argo CD. Settings choose between them; without a choice, a problem names the
 //! alternatives and the settings.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cluster_directories::cluster_directories;
@@ -13,9 +14,7 @@ use super::repository_layout::RepositoryLayout;
 use super::settings::is_within;
 use super::source_area::source_areas;
 use crate::model::code::Code;
-use crate::model::desired::{
-    Desired, FLEET_FILE, Fleet, Problem, RenderResults, RepositoryLocation, Tree,
-};
+use crate::model::desired::{Desired, FLEET_FILE, Fleet, Problem, RenderResults, Tree};
 use crate::model::ids::Origin;
 use crate::model::shell::quote_word;
 
@@ -40,9 +39,24 @@ pub enum AlternativesKind {
     Overlays {
         /// One of these objects.
         object: String,
+        /// The evidence that they are of different clusters.
+        evidence: OverlayEvidence,
     },
     /// Destinations of Argo CD.
     Destinations,
+}
+
+/// The evidence that overlays are of different clusters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OverlayEvidence {
+    /// A cluster can have each object only once.
+    SameObjects,
+    /// Each overlay has the same workloads in a namespace of its own, and is named after an
+    /// environment.
+    Environments,
+    /// Each overlay has the same workloads in a namespace of its own. One cluster may have all of
+    /// them, as tenants.
+    Namespaces,
 }
 
 impl Alternatives {
@@ -66,6 +80,14 @@ impl Alternatives {
         all().find(is_exact).or_else(|| only(&is_host)).or_else(|| only(&is_part))
     }
 
+    /// Returns whether one cluster may have all of them. Only their exact name chooses one.
+    pub fn is_optional(&self) -> bool {
+        matches!(
+            self.kind,
+            AlternativesKind::Overlays { evidence: OverlayEvidence::Namespaces, .. }
+        )
+    }
+
     /// Returns whether an alternative has one of these names.
     pub(super) fn shares_choice(&self, choices: &BTreeMap<String, String>) -> bool {
         choices.keys().any(|name| self.choices.contains_key(name))
@@ -87,10 +109,15 @@ impl Alternatives {
         all.find(|(_, directories)| is_inside(directories)).map(|(name, _)| name.as_str())
     }
 
+    /// Returns whether they are overlays.
+    pub fn is_overlays(&self) -> bool {
+        matches!(self.kind, AlternativesKind::Overlays { .. })
+    }
+
     /// Returns whether a kustomization is one of these overlays.
     pub(super) fn has_overlay(&self, directory: &str) -> bool {
-        let is_overlays = matches!(self.kind, AlternativesKind::Overlays { .. });
-        is_overlays && self.choices.values().any(|directories| directories.contains(directory))
+        self.is_overlays()
+            && self.choices.values().any(|directories| directories.contains(directory))
     }
 
     /// Returns the largest directory above `directory` that holds no other alternative.
@@ -114,14 +141,20 @@ impl Alternatives {
         all.find(|name| !IN_CLUSTER.contains(name)).unwrap_or_default()
     }
 
-    fn problem(&self, fleet: &Fleet) -> Problem {
+    /// Returns the problem that the settings do not choose. `shared` is the name of a hint for several
+    /// overlays.
+    fn problem(&self, fleet: &Fleet, shared: Option<&str>) -> Problem {
         let origin = fleet.origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
-        let own = self.choice_of(&fleet.cluster.name);
-        let choice = own.unwrap_or_else(|| self.example());
+        let shared = shared.filter(|_| self.is_overlays());
+        let shared = shared.and_then(|name| Some((name, self.choice_of(name)?)));
+        let (name, choice) = shared.unwrap_or_else(|| {
+            let own = self.choice_of(&fleet.cluster.name).unwrap_or_else(|| self.example());
+            (own, own)
+        });
         let directories = self.choices.get(choice);
         let path = directories.and_then(BTreeSet::first).map_or(".", String::as_str);
         let force = if fleet.origin.is_some() { " --force" } else { "" };
-        let argument = quote_word(choice);
+        let argument = quote_word(name);
         let init = format!("`fleetwright init --name {argument}{force}` chooses one");
         let (message, hint, code) = match &self.kind {
             AlternativesKind::Directories => (
@@ -134,17 +167,30 @@ impl Alternatives {
                 ),
                 Code::SeveralClusters,
             ),
-            AlternativesKind::Overlays { object } => (
-                format!(
-                    "the overlays {} exclude each other: each defines {object}, and none is chosen",
-                    self.named()
-                ),
-                format!(
+            AlternativesKind::Overlays { object, evidence } => {
+                let all = self.named();
+                let (message, several) = match evidence {
+                    OverlayEvidence::SameObjects => (
+                        format!(
+                            "the overlays {all} exclude each other: each defines {object}, and \
+                             none is chosen"
+                        ),
+                        "",
+                    ),
+                    OverlayEvidence::Environments | OverlayEvidence::Namespaces => (
+                        format!(
+                            "the overlays {all} seem to be of different clusters: each has \
+                             {object} in a namespace of its own, and none is chosen"
+                        ),
+                        ". List each that this cluster has",
+                    ),
+                };
+                let hint = format!(
                     "{init}; so does `- {{ path: {path}, render: kustomize }}` under spec.sources, \
-                     next to the paths of plain manifests"
-                ),
-                Code::SeveralOverlays,
-            ),
+                     next to the paths of plain manifests{several}"
+                );
+                (message, hint, Code::SeveralOverlays)
+            }
             AlternativesKind::Destinations => (
                 format!(
                     "Argo CD delivers to {}, and the settings do not say which is this cluster",
@@ -172,11 +218,25 @@ pub(crate) fn named<'n>(names: impl Iterator<Item = &'n str>) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-/// Returns the alternatives between which the settings do not choose.
+/// Returns the name that chooses between most of the overlays `all`.
+pub fn shared_example<'a>(all: &[&'a Alternatives]) -> Option<&'a str> {
+    let fitting = |name: &str| all.iter().filter(|one| one.choice_of(name).is_some()).count();
+    let names = all.iter().flat_map(|one| one.choices.keys().map(String::as_str));
+    names.min_by_key(|name| Reverse(fitting(name)))
+}
+
+/// Returns the alternatives between which the settings have to choose, and do not.
 pub(super) fn open_alternatives(
     context: &SourceContext<'_>,
     sources: &DeliverySources,
 ) -> Vec<Alternatives> {
+    let mut all = all_alternatives(context, sources);
+    all.retain(|alternatives| !alternatives.is_optional());
+    all
+}
+
+/// Returns the alternatives between which the settings do not choose.
+fn all_alternatives(context: &SourceContext<'_>, sources: &DeliverySources) -> Vec<Alternatives> {
     let SourceContext { tree, fleet, .. } = context;
     let directories = cluster_directories(tree);
     let mut all = Vec::new();
@@ -200,22 +260,26 @@ pub(super) fn open_alternatives(
     all
 }
 
-/// Returns the alternatives of a tree without settings.
-pub fn cluster_alternatives(tree: &Tree, location: &RepositoryLocation) -> Vec<Alternatives> {
+/// Returns the alternatives of a tree without settings, as far as the renderings allow.
+pub fn cluster_alternatives(tree: &Tree, renderings: &RenderResults) -> Vec<Alternatives> {
     let fleet = Fleet::default();
-    let renderings = RenderResults { location: location.clone(), ..RenderResults::default() };
     let (layout, areas) = (RepositoryLayout::from_tree(tree), source_areas(&fleet));
-    let context = SourceContext::new(tree, &fleet, &layout, &areas, &renderings);
-    open_alternatives(&context, &DeliverySources::discover(&context))
+    let context = SourceContext::new(tree, &fleet, &layout, &areas, renderings);
+    all_alternatives(&context, &DeliverySources::discover(&context))
 }
 
 /// Adds a problem for all alternatives. It is an error if an object differs between two of them, and
 /// replaces the problems of these objects.
 pub(super) fn report(all: &[Alternatives], fleet: &Fleet, desired: &mut Desired) {
+    let overlays: Vec<&Alternatives> = all.iter().filter(|one| one.is_overlays()).collect();
+    // A run of `init` takes one name.
+    let own = &*fleet.cluster.name;
+    let fits = overlays.iter().any(|one| one.choice_of(own).is_some());
+    let shared = if fits { Some(own) } else { shared_example(&overlays) };
     for alternatives in all {
         let before = desired.problems.len();
         desired.problems.retain(|problem| !is_between(alternatives, problem));
-        let mut problem = alternatives.problem(fleet);
+        let mut problem = alternatives.problem(fleet, shared);
         if desired.problems.len() < before {
             problem.severity = crate::model::desired::Severity::Error;
         }
@@ -254,6 +318,16 @@ mod tests {
         assert_eq!(all.choice_of("hub"), Some("https://hub.example.com"));
         assert_eq!(all.choice_of("acme-prod-eu"), None, "two alternatives are parts of it");
         assert_eq!(all.choice_of("test"), None);
+    }
+
+    #[test]
+    fn shared_example_chooses_between_most_alternatives() {
+        let (web, db) = (alternatives(&["dev", "prod"]), alternatives(&["eu", "prod-us"]));
+        let cache = alternatives(&["a", "prod"]);
+        assert_eq!(shared_example(&[&web, &cache]), Some("prod"));
+        assert_eq!(shared_example(&[&web, &db]), Some("prod-us"));
+        assert_eq!(shared_example(&[&web]), Some("dev"));
+        assert_eq!(shared_example(&[]), None);
     }
 
     #[test]

@@ -3,11 +3,14 @@
 //! `overlays/dev` and `overlays/prod` of one base are the usual form, as are
 //! `environments/dev/web.yaml` and `environments/prod/web.yaml`. Only overlays that no source and no
 //! delivery object renders count: those others are chosen already.
+//!
+//! Overlays that set namespaces of their own could be of one cluster. Names of environments make them
+//! alternatives; without such names, both may be meant.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::classify::{DocumentClass, ObjectKind, classify};
-use super::cluster_alternatives::{Alternatives, AlternativesKind};
+use super::cluster_alternatives::{Alternatives, AlternativesKind, OverlayEvidence};
 use super::manifest_text::{FileFormat, parse_documents};
 use super::placeholder::Vars;
 use super::repository_layout::{
@@ -20,11 +23,41 @@ use crate::model::desired::{Tree, TreeFile};
 /// Names of directories that have one directory for each environment or cluster.
 const PARENTS: [&str; 5] = ["overlays", "env", "envs", "environment", "environments"];
 
+/// Words in the names of environments.
+const ENVIRONMENTS: [&str; 19] = [
+    "dev",
+    "develop",
+    "development",
+    "integration",
+    "live",
+    "nonprod",
+    "preprod",
+    "preproduction",
+    "prd",
+    "preview",
+    "prod",
+    "production",
+    "qa",
+    "stage",
+    "staging",
+    "stg",
+    "test",
+    "testing",
+    "uat",
+];
+
 /// Kind, namespace and name of an object.
 type ObjectKey = (String, String, String);
 
 /// Directories by the object that each of them defines.
 type DefinedIn = BTreeMap<ObjectKey, BTreeSet<String>>;
+
+/// Namespaces by overlay that sets one, by directory of the overlays, file, kind and name of a
+/// workload of theirs.
+type PlacedBy<'a> = BTreeMap<(&'a str, &'a str, String, String), BTreeMap<&'a str, String>>;
+
+/// The path of an overlay, its kustomization, and everything that it builds on.
+type Overlay<'a> = (&'a str, &'a KustomizationFile, BTreeSet<String>);
 
 /// Returns the overlays of `tree` that exclude each other. `is_open` returns whether a file is read
 /// by itself.
@@ -38,8 +71,8 @@ pub(super) fn exclusive_overlays(
         !kustomization.is_component && !layout.is_base(path) && is_open(path)
     });
     let files_of = |path: &str| layout.transitive_bases([parent_directory(path).to_owned()]);
-    let overlays: Vec<_> =
-        overlays.map(|(path, overlay)| (path, overlay, files_of(path))).collect();
+    let overlays: Vec<Overlay<'_>> =
+        overlays.map(|(path, overlay)| (&**path, overlay, files_of(path))).collect();
     // Kustomizations stand for the files of their directories.
     let is_plain = |file: &str| is_open(file) && layout.kustomization_above(file).is_none();
     let in_overlay: BTreeSet<&String> = overlays.iter().flat_map(|(_, _, files)| files).collect();
@@ -60,7 +93,9 @@ pub(super) fn exclusive_overlays(
             defined.entry(key.clone()).or_default().insert(directory.to_owned());
         }
     }
-    into_alternatives(defined)
+    let mut all = into_alternatives(defined);
+    add_alternative_namespaces(&overlays, &objects, &mut all);
+    all
 }
 
 /// Returns the directory of an environment that has the file at `path`.
@@ -140,16 +175,74 @@ fn into_alternatives(defined: DefinedIn) -> Vec<Alternatives> {
         let Some(choices) = choices(&directories) else { continue };
         let slash = if namespace.is_empty() { "" } else { "/" };
         let object = format!("{kind} {namespace}{slash}{name}");
-        let known = all.iter_mut().find(|known| known.shares_choice(&choices));
-        match known {
-            Some(known) => known.extend(choices),
-            None => all.push(Alternatives {
-                kind: AlternativesKind::Overlays { object },
-                choices: choices.into_iter().map(|(name, path)| (name, [path].into())).collect(),
-            }),
-        }
+        add_choices(&mut all, object, OverlayEvidence::SameObjects, choices);
     }
     all
+}
+
+/// Adds choices to alternatives that share one of them, or as new alternatives. Alternatives that one
+/// cluster may have together stay apart from those that it cannot.
+fn add_choices(
+    all: &mut Vec<Alternatives>,
+    object: String,
+    evidence: OverlayEvidence,
+    choices: BTreeMap<String, String>,
+) {
+    let is_optional = evidence == OverlayEvidence::Namespaces;
+    let known = all
+        .iter_mut()
+        .find(|known| known.is_optional() == is_optional && known.shares_choice(&choices));
+    match known {
+        Some(known) => known.extend(choices),
+        None => all.push(Alternatives {
+            kind: AlternativesKind::Overlays { object, evidence },
+            choices: choices.into_iter().map(|(name, path)| (name, [path].into())).collect(),
+        }),
+    }
+}
+
+/// Adds overlays in one directory that have the same workloads of the same files, each in a namespace
+/// of its own.
+fn add_alternative_namespaces(
+    overlays: &[Overlay<'_>],
+    objects: &ObjectsByFile,
+    all: &mut Vec<Alternatives>,
+) {
+    let mut placed = PlacedBy::new();
+    for (path, overlay, files) in overlays {
+        let Some(namespace) = overlay.renames.get("namespace") else { continue };
+        let directory = parent_directory(path);
+        for file in files {
+            for key in objects.of(file) {
+                let (kind, _, name) = overlay.rename(key);
+                let place = (parent_directory(directory), file.as_str(), kind, name);
+                placed.entry(place).or_default().insert(directory, namespace.clone());
+            }
+        }
+    }
+    for ((_, _, kind, name), namespaces) in placed {
+        let distinct: BTreeSet<&String> = namespaces.values().collect();
+        let directories = namespaces.keys().map(|path| (*path).to_owned()).collect();
+        let choices = choices(&directories).filter(|_| distinct.len() > 1);
+        let Some(choices) = choices else { continue };
+        let evidence = if are_environments(choices.keys()) {
+            OverlayEvidence::Environments
+        } else {
+            OverlayEvidence::Namespaces
+        };
+        add_choices(all, format!("{kind} {name}"), evidence, choices);
+    }
+}
+
+/// Returns whether each name is that of another environment. Tenants may share one, as `acme-prod` and
+/// `umbrella-prod` do.
+fn are_environments<'n>(names: impl Iterator<Item = &'n String>) -> bool {
+    let environment = |name: &'n String| {
+        let mut words = name.split(['-', '_', '.']);
+        words.find(|word| ENVIRONMENTS.contains(word))
+    };
+    let mut known = BTreeSet::new();
+    names.map(environment).all(|found| found.is_some_and(|word| known.insert(word)))
 }
 
 /// Returns the part of each path that differs from the others, with the path. `None` if the paths
@@ -179,14 +272,18 @@ mod tests {
     const WEB: &str = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}}";
 
     fn found(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let all = alternatives(files).into_iter();
+        all.map(|one| one.choices.into_keys().collect()).collect()
+    }
+
+    fn alternatives(files: &[(&str, &str)]) -> Vec<Alternatives> {
         let file = |(path, text): &(&str, &str)| TreeFile {
             path: (*path).into(),
             content: Ok(text.as_bytes().into()),
         };
         let tree = Tree { files: files.iter().map(file).collect() };
         let layout = RepositoryLayout::from_tree(&tree);
-        let all = exclusive_overlays(&tree, &layout, &|_| true);
-        all.into_iter().map(|one| one.choices.into_keys().collect()).collect()
+        exclusive_overlays(&tree, &layout, &|_| true)
     }
 
     #[test]
@@ -203,6 +300,36 @@ mod tests {
         assert_eq!(with(&[(dev, overlay), (prod, renamed)]), [[""; 0]; 0]);
         let component = "kind: Component\nresources: [../../base]";
         assert_eq!(with(&[(dev, overlay), (prod, component)]), [[""; 0]; 0]);
+    }
+
+    #[test]
+    fn overlays_with_namespaces_of_their_own_may_be_alternatives() {
+        let base = [("base/kustomization.yaml", "resources: [web.yaml]"), ("base/web.yaml", WEB)];
+        let evidence = |overlays: &[(&str, &str)]| {
+            let of = |(name, namespace): &(&str, &str)| {
+                let text = format!("resources: [../../base]\nnamespace: {namespace}");
+                (format!("overlays/{name}/kustomization.yaml"), text)
+            };
+            let overlays: Vec<(String, String)> = overlays.iter().map(of).collect();
+            let overlays = overlays.iter().map(|(path, text)| (path.as_str(), text.as_str()));
+            let mut files: Vec<(&str, &str)> = base.to_vec();
+            files.extend(overlays);
+            let all = alternatives(&files);
+            all.first().map(|one| match &one.kind {
+                AlternativesKind::Overlays { object, evidence } => (object.clone(), *evidence),
+                kind => panic!("{kind:?}"),
+            })
+        };
+        let web = |evidence| Some(("Deployment web".to_owned(), evidence));
+        let environments = web(OverlayEvidence::Environments);
+        let found = evidence(&[("development", "bank-development"), ("prod-eu", "bank")]);
+        assert_eq!(found, environments);
+        let tenants = web(OverlayEvidence::Namespaces);
+        assert_eq!(evidence(&[("acme", "acme"), ("umbrella", "umbrella")]), tenants);
+        assert_eq!(evidence(&[("prod-acme", "acme"), ("prod-umbrella", "umbrella")]), tenants);
+        assert_eq!(evidence(&[("dev", "a"), ("acme", "b")]), tenants);
+        let same = Some(("Deployment a/web".to_owned(), OverlayEvidence::SameObjects));
+        assert_eq!(evidence(&[("dev", "a"), ("prod", "a")]), same);
     }
 
     #[test]

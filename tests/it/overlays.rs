@@ -136,3 +136,39 @@ fn commit_is_rendered_without_changing_the_work_tree() {
     assert_eq!(plan["capacity"]["pods"]["total"], 13, "{}", ran.err);
     assert!(!workspace.path("apps").exists());
 }
+
+#[test]
+fn destination_of_a_rendered_application_can_be_chosen() {
+    let mut workspace = Workspace::empty();
+    let url = "https://git.example.com/fleet.git";
+    let application = |name: &str, server: &str| {
+        format!(
+            "{{apiVersion: argoproj.io/v1alpha1, kind: Application, metadata: {{name: {name}}}, \
+             spec: {{source: {{repoURL: {url}, path: {name}}}, destination: {{server: {server}}}}}}}"
+        )
+    };
+    let server = "https://0123456789ABCDEF0123456789ABCDEF.gr7.us-west-2.eks.amazonaws.com";
+    workspace.write("root.yaml", &application("apps", "https://kubernetes.default.svc"));
+    workspace.write("apps/Chart.yaml", "{apiVersion: v2, name: apps, version: 1.0.0}\n");
+    workspace.write("apps/templates/web.yaml", "{{ .Values.text }}\n");
+    workspace.write("web/a.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n");
+    let output = format!("# Source: apps/templates/web.yaml\n{}", application("web", server));
+    let script = format!("[ \"$1\" = version ] && echo v4.2.3 || echo '---\n{output}'");
+    program(&workspace, "helm", &script);
+    for (name, directory) in [("PATH", "bin"), ("XDG_CACHE_HOME", "cache")] {
+        let directory = workspace.path(directory).display().to_string();
+        workspace.variables.insert(name.to_owned(), directory);
+    }
+    let repository = git2::Repository::init(workspace.root()).expect("made");
+    repository.remote("origin", url).expect("a remote");
+
+    let validated = workspace.run(&["validate"]);
+    let unknown = format!("it is unknown whether its destination `{server}` is this cluster");
+    assert!(validated.out.contains(&unknown), "{}", validated.out);
+    let hint = format!("fleetwright init --destination {server}");
+    assert!(validated.out.contains(&hint), "{}", validated.out);
+    let ran = workspace.run(&["init", "--destination", server]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let settings = workspace.read("fleetwright.yaml");
+    assert!(settings.contains(&format!("    clusters:\n      - \"{server}\"\n")), "{settings}");
+}

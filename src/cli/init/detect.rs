@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value as Json;
 
 use crate::manifest::{
-    Alternatives, AlternativesKind, KUSTOMIZATION, cluster_alternatives, cluster_directories,
-    is_for_tests, is_object, is_within, json_documents, kustomization_references, normal_path,
-    read, release_name,
+    Alternatives, AlternativesKind, KUSTOMIZATION, cluster_directories, is_for_tests, is_object,
+    is_within, json_documents, kustomization_references, normal_path, read, release_name,
 };
-use crate::model::desired::{Fleet, Generation, Pool, RepositoryLocation, Tree, is_settings_file};
+use crate::model::desired::{Fleet, Generation, Pool, Tree, is_settings_file};
 
 /// Key of the tag by which Karpenter finds subnets and security groups of a cluster.
 const DISCOVERY: &str = "karpenter.sh/discovery";
@@ -31,7 +30,8 @@ pub(in crate::cli) struct Detected {
     pub(in crate::cli) kustomizations: BTreeSet<String>,
     /// Directories of different clusters.
     pub(in crate::cli) cluster_directories: BTreeSet<String>,
-    /// Parts of the directory that belong to different clusters.
+    /// Parts of the directory that belong to different clusters. `from_tree` does not look for them,
+    /// because they need renderers.
     pub(in crate::cli) alternatives: Vec<Alternatives>,
     /// Directories of Helm charts, without subcharts.
     pub(in crate::cli) charts: BTreeSet<String>,
@@ -45,12 +45,8 @@ pub(in crate::cli) struct Detected {
 }
 
 impl Detected {
+    /// Detects the contents of a directory.
     pub(in crate::cli) fn from_tree(tree: &Tree) -> Self {
-        Self::from_repository(tree, &RepositoryLocation::default())
-    }
-
-    /// Detects the contents of a directory of the repository at `location`.
-    pub(in crate::cli) fn from_repository(tree: &Tree, location: &RepositoryLocation) -> Self {
         let desired = read(tree, &Fleet::default());
         let charts = charts(tree);
         let facts = Facts::from_tree(tree, &charts);
@@ -68,7 +64,7 @@ impl Detected {
             node_groups: desired.node_groups.len(),
             kustomizations: kustomizations(tree),
             cluster_directories: delivering_directories(tree),
-            alternatives: cluster_alternatives(tree, location),
+            alternatives: Vec::new(),
             releases: releases(tree, &charts),
             charts,
             cluster: only(names).or_else(|| only(discovered)),

@@ -23,6 +23,8 @@ pub(super) struct Selection {
     pub(super) sources: Vec<SelectedSource>,
     /// Overlays of other clusters.
     pub(super) other_overlays: Vec<SelectedSource>,
+    /// Directories of other clusters, without those inside another one.
+    pub(super) left_out: BTreeSet<String>,
     /// Destinations that mean this cluster, and those that do not.
     pub(super) destinations: Option<(Vec<String>, Vec<String>)>,
     /// Alternatives without a choice.
@@ -31,7 +33,7 @@ pub(super) struct Selection {
 
 impl Selection {
     /// Chooses overlays by the name of the cluster, and the destination by `destination` or by the
-    /// name.
+    /// name. `is_named` states that the user gave the name.
     ///
     /// # Errors
     /// Fails if no Argo CD object has the destination.
@@ -39,6 +41,7 @@ impl Selection {
         tree: &Tree,
         detected: &Detected,
         name: &str,
+        is_named: bool,
         destination: Option<&str>,
     ) -> Result<Self, CliError> {
         // The choices have no credentials either.
@@ -46,7 +49,7 @@ impl Selection {
         let destination = destination.as_deref();
         let mut selection = Self::default();
         let (mut chosen, mut rejected) = (BTreeSet::new(), BTreeSet::new());
-        let mut excluded = BTreeSet::new();
+        let (mut excluded, mut renames) = (BTreeSet::new(), BTreeSet::new());
         // The template lists the directory of the cluster, and then no overlay is read by itself.
         let has_directory = detected.directory_of(name).is_some();
         for alternatives in &detected.alternatives {
@@ -54,6 +57,11 @@ impl Selection {
                 AlternativesKind::Directories => continue,
                 AlternativesKind::Overlays { .. } if has_directory => continue,
                 AlternativesKind::Overlays { .. } | AlternativesKind::Destinations => {}
+            }
+            // One cluster may have all of them.
+            let is_meant = is_named && alternatives.choices.contains_key(name);
+            if alternatives.is_optional() && !is_meant {
+                continue;
             }
             let is_destinations = alternatives.kind == AlternativesKind::Destinations;
             let wanted = destination.filter(|_| is_destinations).unwrap_or(name);
@@ -74,6 +82,7 @@ impl Selection {
                 into.extend(directories.iter().cloned());
                 let roots = directories.iter().map(|path| alternatives.own_root(name, path));
                 excluded.extend(roots.filter(|_| name != choice).map(str::to_owned));
+                renames.insert((name.as_str(), choice));
             }
         }
         if destination.is_some() && !detected.has_destinations() {
@@ -85,6 +94,17 @@ impl Selection {
             let holds_chosen = |root: &String| chosen.iter().any(|path| is_within(path, root));
             excluded.retain(|root| !holds_chosen(root));
             excluded.extend(rejected.iter().cloned());
+            // The overlays of one environment need not have the objects of another one.
+            let beside = directories_beside(tree, detected, &renames);
+            let is_excluded = |path: &String| excluded.iter().any(|root| is_within(path, root));
+            let beside =
+                beside.into_iter().filter(|path| !is_excluded(path) && !holds_chosen(path));
+            let beside: Vec<String> = beside.collect();
+            excluded.extend(beside.iter().cloned());
+            rejected.extend(beside);
+            let is_inside =
+                |path: &&String| excluded.iter().any(|root| root != *path && is_within(path, root));
+            selection.left_out = excluded.iter().filter(|path| !is_inside(path)).cloned().collect();
             selection.sources = sources(tree, detected, &chosen, &excluded);
             let all = rejected.into_iter().map(|path| overlay(detected, path));
             selection.other_overlays = all.collect();
@@ -115,6 +135,32 @@ fn split_destinations(all: &Alternatives, choice: &str) -> (Vec<String>, Vec<Str
     (own.into_iter().flat_map(written).collect(), other.into_iter().flat_map(written).collect())
 }
 
+/// Returns the directories with the name of an alternative that is not chosen, each beside a directory
+/// with the name of the chosen one. `renames` has pairs of both names.
+fn directories_beside(
+    tree: &Tree,
+    detected: &Detected,
+    renames: &BTreeSet<(&str, &str)>,
+) -> BTreeSet<String> {
+    let kustomizations = kustomization_directories(tree);
+    // The overlays decide which bases the cluster gets.
+    let is_base =
+        |path: &str| kustomizations.contains(path) && !detected.kustomizations.contains(path);
+    let read = tree.files.iter().filter(|file| is_manifest(file) || is_kustomization(&file.path));
+    let directories: BTreeSet<&str> = read
+        .flat_map(|file| file.path.match_indices('/').map(move |(at, _)| &file.path[..at]))
+        .filter(|path| !is_base(path))
+        .collect();
+    let is_beside = |path: &&str| {
+        renames.iter().filter(|(name, choice)| name != choice).any(|(name, choice)| {
+            let parent = path.strip_suffix(*name);
+            let parent = parent.filter(|parent| parent.is_empty() || parent.ends_with('/'));
+            parent.is_some_and(|parent| directories.contains(&*format!("{parent}{choice}")))
+        })
+    };
+    directories.iter().copied().filter(is_beside).map(str::to_owned).collect()
+}
+
 fn overlay(detected: &Detected, path: String) -> SelectedSource {
     let render = detected.kustomizations.contains(&path).then_some("kustomize");
     SelectedSource { path, render }
@@ -130,7 +176,8 @@ fn sources(
 ) -> Vec<SelectedSource> {
     let is_excluded = |path: &String| excluded.iter().any(|root| is_within(path, root));
     let is_overlay = |path: &String| {
-        detected.alternatives.iter().any(|all| all.choices.values().flatten().any(|d| d == path))
+        let mut all = detected.alternatives.iter().filter(|all| !all.is_optional());
+        all.any(|all| all.choices.values().flatten().any(|d| d == path))
     };
     let mut found: BTreeSet<SelectedSource> =
         chosen.iter().map(|path| overlay(detected, path.clone())).collect();
@@ -139,11 +186,7 @@ fn sources(
     found.extend(rest.map(|path| overlay(detected, path.clone())));
     let charts = detected.charts.iter().filter(|path| !is_excluded(path));
     found.extend(charts.map(|path| SelectedSource { path: path.clone(), render: Some("helm") }));
-    let kustomizations = tree.files.iter().filter_map(|file| {
-        let (directory, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
-        KUSTOMIZATION.contains(&name).then(|| directory.to_owned())
-    });
-    let mut taken: BTreeSet<String> = kustomizations.collect();
+    let mut taken = kustomization_directories(tree);
     taken.extend(chosen.iter().chain(excluded).chain(&detected.charts).cloned());
     // The source of a directory may hold further sources.
     let is_listed = |path: &str| found.iter().any(|source| is_within(path, &source.path));
@@ -155,6 +198,15 @@ fn sources(
     let plain: BTreeSet<String> = plain.collect();
     found.extend(plain.into_iter().map(|path| SelectedSource { path, render: None }));
     found.into_iter().collect()
+}
+
+fn kustomization_directories(tree: &Tree) -> BTreeSet<String> {
+    let all = tree.files.iter().filter(|file| is_kustomization(&file.path));
+    all.map(|file| file.path.rsplit_once('/').map_or("", |(path, _)| path).to_owned()).collect()
+}
+
+fn is_kustomization(path: &str) -> bool {
+    KUSTOMIZATION.contains(&path.rsplit('/').next().unwrap_or(path))
 }
 
 fn is_manifest(file: &TreeFile) -> bool {
@@ -218,6 +270,103 @@ mod tests {
         assert!(text.contains(expected), "{text}");
         let ran = run_command(&["validate", path]);
         assert!(!ran.out.contains("several-overlays"), "{}", ran.out);
+    }
+
+    #[test]
+    fn overlays_of_another_environment_need_no_common_object() {
+        let config = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}";
+        let store = "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db}}";
+        let overlay = "resources: [../../base]\n";
+        let directory = directory(&[
+            ("db/overlays/dev/db.yaml", store),
+            ("db/overlays/dev/kustomization.yaml", "resources: [db.yaml]\n"),
+            ("db/overlays/prod/cm.yaml", config),
+            ("db/overlays/prod/kustomization.yaml", "resources: [cm.yaml]\n"),
+            ("jobs/dev/a.yaml", config),
+            ("jobs/dev/kustomization.yaml", "resources: [a.yaml]\n"),
+            ("web/base/kustomization.yaml", "resources: [web.yaml]\n"),
+            ("web/base/web.yaml", WEB),
+            ("web/overlays/dev/kustomization.yaml", overlay),
+            ("web/overlays/prod/kustomization.yaml", overlay),
+        ]);
+        let path = directory.path().to_str().expect("UTF-8");
+        let ran = run_command(&["init", path, "--name", "prod"]);
+        assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+        // Nothing of the chosen name is beside `jobs/dev`.
+        let listed = "spec.sources lists 3 paths: db/overlays/prod, jobs/dev, web/overlays/prod\n";
+        assert!(ran.out.contains(listed), "{}", ran.out);
+        let left_out = "left out, for other clusters: db/overlays/dev, web/overlays/dev\n";
+        assert!(ran.out.contains(left_out), "{}", ran.out);
+        let text =
+            std::fs::read_to_string(directory.path().join(super::super::FILE)).expect("read");
+        assert!(text.contains("  #   - path: db/overlays/dev\n"), "{text}");
+    }
+
+    #[test]
+    fn one_hint_chooses_between_all_overlays() {
+        let job = "{apiVersion: batch/v1, kind: Job, metadata: {name: job}}";
+        let overlay = "resources: [../../base]\n";
+        let mut files = vec![
+            ("jobs/base/job.yaml", job),
+            ("jobs/base/kustomization.yaml", "resources: [job.yaml]\n"),
+            ("jobs/overlays/prod-us/kustomization.yaml", overlay),
+            ("jobs/overlays/test/kustomization.yaml", overlay),
+            ("web/base/kustomization.yaml", "resources: [web.yaml]\n"),
+            ("web/base/web.yaml", WEB),
+            ("web/overlays/dev/kustomization.yaml", overlay),
+            ("web/overlays/prod/kustomization.yaml", overlay),
+        ];
+        let init = |files: &[(&str, &str)]| {
+            let directory = directory(files);
+            let path = directory.path().to_str().expect("UTF-8");
+            let hints = run_command(&["validate", path]).out;
+            (run_command(&["init", path]).out, hints.matches("init --name prod-us`").count())
+        };
+        let (out, hints) = init(&files);
+        let expected = "several overlays: dev, prod\n  several overlays: prod-us, test\n  \
+                        choose one, such as --name prod-us --force\n";
+        assert!(out.contains(expected), "{out}");
+        assert_eq!(hints, 2);
+        let pool = "{apiVersion: karpenter.sh/v1, kind: NodePool, metadata: {name: a}}";
+        files.extend([("env/x/pool.yaml", pool), ("env/y/pool.yaml", pool)]);
+        let (out, _) = init(&files);
+        let expected = "such as --name prod-us --force, and list one of each of the rest under \
+                        spec.sources\n";
+        assert!(out.contains(expected), "{out}");
+    }
+
+    #[test]
+    fn overlays_with_own_namespaces_are_chosen_by_name() {
+        let init = |overlays: [&str; 2], name: &str| {
+            let of = |overlay: &str| {
+                let path = format!("overlays/{overlay}/kustomization.yaml");
+                (path, format!("namespace: bank-{overlay}\nresources: [../../base]\n"))
+            };
+            let mut files = vec![
+                ("base/kustomization.yaml".to_owned(), "resources: [web.yaml]\n".to_owned()),
+                ("base/web.yaml".to_owned(), WEB.to_owned()),
+            ];
+            files.extend(overlays.map(of));
+            let files: Vec<(&str, &str)> =
+                files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+            let directory = directory(&files);
+            let path = directory.path().to_str().expect("UTF-8");
+            let ran = run_command(&["init", path, "--name", name]);
+            assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+            ran.out
+        };
+        let production = "spec.sources lists 1 path: overlays/production\n  \
+                          left out, for other clusters: overlays/development\n";
+        let out = init(["development", "production"], "acme-production");
+        assert!(out.contains(production), "{out}");
+        let out = init(["development", "production"], "acme");
+        assert!(out.contains("several overlays: development, production\n"), "{out}");
+        // One cluster may have all tenants, unless the name is that of one.
+        let out = init(["hooli", "umbrella"], "umbrella");
+        assert!(out.contains("lists 1 path: overlays/umbrella\n"), "{out}");
+        assert!(out.contains("left out, for other clusters: overlays/hooli\n"), "{out}");
+        let out = init(["hooli", "umbrella"], "umbrella-eu");
+        assert!(!out.contains("spec.sources lists") && !out.contains("several overlays"), "{out}");
     }
 
     #[test]

@@ -171,7 +171,8 @@ impl DeliveryContext<'_> {
             format!(
                 "it is unknown whether its destination `{}` is this cluster; list it under \
                  `delivery.clusters` or `delivery.otherClusters` in fleetwright.yaml",
-                shorten(&printable_url(destination))
+                // The user copies the value, and servers of EKS are long.
+                printable_url(destination).replace(char::is_control, " ")
             )
         })
     }
