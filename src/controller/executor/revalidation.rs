@@ -128,7 +128,10 @@ impl<P: RevisionPlanner> Replan for Revalidation<'_, P> {
             if newer.is_none() && self.is_still_valid(&world) {
                 return RevalidatedPlan::as_approved(Plan::clone(&self.plan));
             }
-            if let Some(reproduced) = self.reproduced(&world).await {
+            // The planner of a newer commit judges the removals.
+            if newer.is_none()
+                && let Some(reproduced) = self.reproduced(&world).await
+            {
                 return reproduced;
             }
             let mut world = world.into_owned();
