@@ -8,9 +8,9 @@
 //! directory or from a commit.
 //!
 //! In a work tree, it reads all files on disk that Git does not ignore, as a commit would contain
-//! them. The files of an ignored directory, such as rendered manifests, are read only if the path
-//! names that directory. They are in no commit, and the base records that. Plans and worlds that
-//! this program wrote are never input.
+//! them. Files that a sparse checkout lacks are unreadable. The files of an ignored directory, such
+//! as rendered manifests, are read only if the path names that directory. They are in no commit, and
+//! the base records that. Plans and worlds that this program wrote are never input.
 
 mod clone_size;
 mod file_collector;

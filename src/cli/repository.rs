@@ -152,20 +152,21 @@ impl Repository {
         desired.problems.extend(lock_problem);
         desired.problems.extend(price_problem);
         desired.skipped.extend(reserved_files(tree));
-        desired.problems.extend(nothing_declared(&fleet, &desired, extended.files.len()));
         let (base, rendered) = base_with_inputs(tree, &renderings);
         let (signature, problem) = check_signatures(&fleet, tree, trust, base.dirty);
         desired.problems.extend(problem);
         desired.problems.extend(network_warning(&renderings, toolbox));
         desired.problems.extend(outer_settings_warning(tree));
-        desired.problems.sort();
-        desired.problems.dedup();
         desired.skipped.extend(tree.skipped.iter().cloned());
         desired.skipped.sort();
         let unread = tree.unread_directories.iter();
         let unread = unread.filter(|directory| is_read_directly(&fleet, &directory.path));
         desired.unresolved.extend(unread.map(unresolved_directory));
         desired.unresolved.sort();
+        let (directory, files) = (tree.root_in_repository(), extended.files.len());
+        desired.problems.extend(nothing_declared(&fleet, &desired, directory, files));
+        desired.problems.sort();
+        desired.problems.dedup();
         let fleet_digest = fleet_digest(&fleet, tree, &rendered);
         let fleet = FleetSettings { prices, ..FleetSettings::from_fleet(fleet) };
         let is_whole = tree.is_whole_repository;
@@ -236,23 +237,35 @@ fn fleet_digest(fleet: &Fleet, tree: &RepositoryTree, rendered: &[RenderedRow]) 
     hex::encode(hash.finalize())
 }
 
-/// Returns an error if a directory without settings declares nothing that a plan is about: it is
-/// most likely the wrong directory.
-fn nothing_declared(fleet: &Fleet, desired: &Desired, files: usize) -> Option<Problem> {
-    let is_empty = fleet.origin.is_none()
+/// Returns an error if the tree declares nothing that a plan is about. Its files are most likely
+/// elsewhere or lost, and its plan would remove every node.
+fn nothing_declared(
+    fleet: &Fleet,
+    desired: &Desired,
+    directory: &str,
+    files: usize,
+) -> Option<Problem> {
+    let is_unread = desired.has_unread_pools
+        || !desired.unresolved.is_empty() && desired.unresolved_policy != UnresolvedPolicy::Ignore;
+    let is_empty = !is_unread
         && desired.workloads.is_empty()
+        && desired.assumed.is_empty()
         && desired.pools.is_empty()
         && desired.auto_mode_pools.is_empty()
-        && desired.node_classes.is_empty()
         && desired.node_groups.is_empty()
+        && desired.external_groups.is_empty()
         && desired.fargate_profiles.is_empty()
-        && desired.unresolved.is_empty()
         && desired.problems.iter().all(|problem| problem.severity != Severity::Error);
-    let message = format!("no workload and no pool is declared; files read: {files}");
-    is_empty.then(|| {
-        Problem::error(Origin::new(".", 0), "", message)
-            .hint("name a directory of manifests, or write the settings: fleetwright init")
-    })
+    let place = if directory.is_empty() { String::new() } else { format!(" in {directory}") };
+    let message = format!("no workload and no pool is declared{place}; files read: {files}");
+    let hint = match fleet.origin {
+        Some(_) => {
+            "restore the files, or correct spec.sources; to empty the fleet, keep its pools \
+             declared until their nodes are gone"
+        }
+        None => "name a directory of manifests, or write the settings: fleetwright init",
+    };
+    is_empty.then(|| Problem::error(Origin::new(".", 0), "", message).hint(hint))
 }
 
 /// Returns a warning if the settings of a directory above are not used.
@@ -425,6 +438,47 @@ impl FleetSettings {
             name: self.cluster.clone(),
             region: self.region.to_string(),
             ..ClusterIdentity::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unread() -> Vec<Unresolved> {
+        let (object, reason) = ("chart shop".to_owned(), "is not rendered".to_owned());
+        vec![Unresolved { origin: Origin::new("Chart.yaml", 1), object, reason }]
+    }
+
+    #[test]
+    fn unread_part_may_declare_what_the_rest_does_not() {
+        type Change = fn(&mut Desired);
+        let cases: [(&str, Change, bool); 5] = [
+            ("nothing", |_| {}, true),
+            ("pools of the cluster", |desired| desired.has_unread_pools = true, false),
+            ("an unread source", |desired| desired.unresolved = unread(), false),
+            (
+                "an unread source that counts as empty",
+                |desired| {
+                    desired.unresolved = unread();
+                    desired.unresolved_policy = UnresolvedPolicy::Ignore;
+                },
+                true,
+            ),
+            (
+                "a file with an error",
+                |desired| desired.problems = vec![Problem::error(Origin::new("a", 1), "", "wrong")],
+                false,
+            ),
+        ];
+        for (case, change, is_error) in cases {
+            let mut desired = Desired::default();
+            change(&mut desired);
+            let problem = nothing_declared(&Fleet::default(), &desired, "clusters/prod", 1);
+            assert_eq!(problem.is_some(), is_error, "{case}");
+            let names = |one: Problem| one.message.contains("declared in clusters/prod; files");
+            assert!(problem.is_none_or(names), "{case}");
         }
     }
 }

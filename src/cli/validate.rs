@@ -176,6 +176,7 @@ fn count(n: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::tests::manifests::WORKLOAD;
     use crate::cli::tests::run_command;
 
     #[test]
@@ -203,6 +204,7 @@ mod tests {
              cluster: {{ name: t, region: us-east-1, zones: [us-east-1a] }}\n{settings}"
         );
         std::fs::write(tree.path().join("fleetwright.yaml"), text).expect("written");
+        std::fs::write(tree.path().join("api.yaml"), WORKLOAD).expect("written");
         tree
     }
 

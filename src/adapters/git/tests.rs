@@ -2,10 +2,11 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::symlink;
 
-use git2::{IndexAddOption, RepositoryInitOptions, Signature, Time};
+use git2::{IndexAddOption, IndexEntryExtendedFlag, RepositoryInitOptions, Signature, Time};
 use tempfile::TempDir;
 
 use super::*;
+use crate::manifest::ports::RepositoryFiles;
 
 /// A directory with files, and optionally a repository.
 pub(super) struct TestRepository {
@@ -427,6 +428,35 @@ fn missing_submodule_is_skipped() {
     index.write().expect("write");
     fs::create_dir(repo.path("sub")).expect("mkdir");
     assert_eq!(skipped_lines(&repo.read()), ["sub a Git repository of its own"]);
+}
+
+#[test]
+fn files_that_a_sparse_checkout_lacks_are_unreadable() {
+    let repo = TestRepository::new();
+    repo.write("a.yaml", "1").write("k/b.yaml", "2").write("k/c.yaml", "3");
+    let commit = repo.write("k/chart/_names.tpl", "4").commit();
+    let repository = Repository::open(repo.directory.path()).expect("open");
+    let mut index = repository.index().expect("index");
+    let entries: Vec<_> = index.iter().filter(|entry| entry.path.starts_with(b"k/")).collect();
+    for mut entry in entries {
+        entry.flags_extended |= IndexEntryExtendedFlag::SKIP_WORKTREE.bits();
+        index.add(&entry).expect("marked");
+    }
+    index.write().expect("written");
+    assert_eq!(lines(&repo.read()), ["a.yaml 1", "k/b.yaml 2", "k/c.yaml 3"], "all are on disk");
+    fs::remove_file(repo.path("k/b.yaml")).expect("rm");
+    fs::remove_dir_all(repo.path("k/chart")).expect("rm");
+    let missing = "! a sparse checkout lacks it: run `git sparse-checkout disable`, or read the \
+                   commit with `--ref HEAD`";
+    let read = repo.read();
+    assert_eq!(lines(&read), ["a.yaml 1", format!("k/b.yaml {missing}").as_str(), "k/c.yaml 3"]);
+    let template = read.files.content("k/chart/_names.tpl").expect_err("a renderer needs it");
+    assert_eq!(format!("! {template}"), missing);
+    let below = read_tree(&repo.path("k")).expect("a tree");
+    assert_eq!(lines(&below), [format!("b.yaml {missing}").as_str(), "c.yaml 3"]);
+    assert_eq!(lines(&repo.read_at(&commit)), ["a.yaml 1", "k/b.yaml 2", "k/c.yaml 3"]);
+    fs::remove_file(repo.path("a.yaml")).expect("rm");
+    assert!(!lines(&repo.read()).concat().contains("a.yaml"), "a deleted file is a change");
 }
 
 #[test]

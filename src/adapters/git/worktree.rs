@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use git2::{Oid, Repository, Status, StatusOptions};
+use git2::{IndexEntry, IndexEntryExtendedFlag, Oid, Repository, Status, StatusOptions};
 
 use super::file_collector::FileCollector;
 use super::file_store::FileLocation;
@@ -18,6 +18,9 @@ use super::{
 
 /// The mode of a submodule in Git's index.
 const GITLINK: u32 = 0o160_000;
+
+/// Reason for a file that a sparse checkout does not have on disk.
+const SPARSE_REASON: &str = "a sparse checkout lacks it: run `git sparse-checkout disable`, or read the commit with `--ref HEAD`";
 
 /// Reads the canonical directory `root`.
 pub(super) fn read(
@@ -33,6 +36,9 @@ pub(super) fn read(
     let mut pending = vec![PathBuf::new()];
     while let Some(directory) = pending.pop() {
         walk.read_directory(&directory, &mut pending)?;
+    }
+    for path in git.iter().flat_map(|view| &view.sparse) {
+        walk.add_sparse_file(path)?;
     }
     let base = git.as_ref().map_or_else(TreeBase::default, |view| view.base.clone());
     let commit = base.commit.as_deref().and_then(|commit| Oid::from_str(commit).ok());
@@ -51,6 +57,8 @@ struct GitStatus {
     ignores: Option<IgnoredPaths>,
     /// Submodules, relative to the work tree.
     submodules: BTreeSet<Vec<u8>>,
+    /// Committed files that Git need not have on disk, relative to the directory.
+    sparse: Vec<String>,
     base: TreeBase,
 }
 
@@ -93,7 +101,8 @@ impl GitStatus {
             tree: String::new(),
         };
         let submodules = submodules(repository).map_err(broken)?;
-        Ok(Some(Self { prefix, ignores, submodules, base }))
+        let sparse = sparse_files(repository, &prefix).map_err(broken)?;
+        Ok(Some(Self { prefix, ignores, submodules, sparse, base }))
     }
 
     fn ignores_directory(&self, relative: &Path) -> bool {
@@ -178,6 +187,19 @@ fn is_generated_on_disk(repository: &Repository, path: &[u8]) -> bool {
 fn submodules(repository: &Repository) -> Result<BTreeSet<Vec<u8>>, git2::Error> {
     let index = repository.index()?;
     Ok(index.iter().filter(|entry| entry.mode == GITLINK).map(|entry| entry.path).collect())
+}
+
+/// Returns the files below `prefix` that the index marks as outside of a sparse checkout.
+fn sparse_files(repository: &Repository, prefix: &Path) -> Result<Vec<String>, git2::Error> {
+    let is_sparse = |entry: &IndexEntry| {
+        IndexEntryExtendedFlag::from_bits_truncate(entry.flags_extended).is_skip_worktree()
+    };
+    let relative = |entry: IndexEntry| {
+        let path = PathBuf::from(String::from_utf8_lossy(&entry.path).into_owned());
+        path.strip_prefix(prefix).ok().map(slash_path)
+    };
+    let index = repository.index()?;
+    Ok(index.iter().filter(is_sparse).filter_map(relative).collect())
 }
 
 struct WorktreeWalk<'a> {
@@ -272,6 +294,19 @@ impl WorktreeWalk<'_> {
             Err(reason) => Err(reason),
         };
         self.found.add_file(&full_path, content)
+    }
+
+    /// Adds a file of a sparse checkout as unreadable, unless it is on disk all the same.
+    fn add_sparse_file(&mut self, path: &str) -> Result<(), GitErrorKind> {
+        if self.root.join(path).symlink_metadata().is_ok() {
+            return Ok(());
+        }
+        let reason = SPARSE_REASON.to_owned();
+        self.found.store_location(path, FileLocation::Unreadable(reason.clone()));
+        if is_manifest_name(path.as_bytes()) {
+            return self.found.add_file(path, Err(reason));
+        }
+        Ok(())
     }
 
     fn location(&self, path: &Path, is_link: bool) -> FileLocation {

@@ -218,7 +218,7 @@ mod tests {
         .expect("written");
         std::fs::write(
             root.join("a.yaml"),
-            "{kind: ConfigMap, apiVersion: v1, metadata: {name: a}}",
+            "{kind: Pod, apiVersion: v1, metadata: {name: a}, spec: {containers: [{name: a, image: a}]}}",
         )
         .expect("written");
         let path = root.to_str().expect("UTF-8");
