@@ -9,7 +9,7 @@ use crate::model::expander_priorities::CONFIG_MAP;
 use crate::model::ids::WorkloadKind;
 use crate::model::similar_name::most_similar;
 
-use crate::model::desired::Generation;
+use crate::model::desired::{Generation, OTHER_KIND};
 
 /// Kinds of objects that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -356,7 +356,7 @@ fn classify_kubernetes(
     if is_custom && is_named && of_custom_kind == CustomKind::Unknown {
         return DocumentClass::UnknownKind(shown_kind.to_string());
     }
-    DocumentClass::OtherKind(format!("kind {shown_kind}"))
+    DocumentClass::OtherKind(format!("{OTHER_KIND}{shown_kind}"))
 }
 
 /// Groups whose kinds are all known, with those that are not inputs. An unknown kind is a typo, and

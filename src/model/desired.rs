@@ -168,6 +168,9 @@ impl Problem {
 /// pods.
 pub const CUSTOM_KIND: &str = "custom kind ";
 
+/// Beginning of the reason to skip an object of a known kind that is not an input.
+pub const OTHER_KIND: &str = "kind ";
+
 /// A file or document that is not used as an input, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Skipped {

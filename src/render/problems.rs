@@ -9,7 +9,7 @@ use super::amount::count;
 use super::summary_line::first_line;
 use super::text_page::{StyledText, TextPage, TextStyle, Tone, Verbosity, plain};
 use crate::model::code::Code;
-use crate::model::desired::{CUSTOM_KIND, Problem, Severity, Skipped};
+use crate::model::desired::{CUSTOM_KIND, OTHER_KIND, Problem, Severity, Skipped};
 use crate::plan::wire::{Diagnostic, DiagnosticSeverity};
 use crate::plan::{Plan, is_incomplete};
 
@@ -215,12 +215,12 @@ pub struct RepositoryCounts {
     pub skipped: Vec<Skipped>,
 }
 
-/// Most listed reasons.
+/// Most listed reasons; `-v` lists all of them.
 const REASONS_MAX: usize = 8;
 
 /// Returns the number of skipped files or documents by reason. Custom kinds come first, because their
 /// controllers may make pods; then the most frequent reasons.
-fn skipped_line(skipped: &[Skipped]) -> String {
+fn skipped_line(skipped: &[Skipped], verbosity: Verbosity) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for Skipped { reason, .. } in skipped {
         *counts.entry(reason).or_default() += 1;
@@ -228,16 +228,27 @@ fn skipped_line(skipped: &[Skipped]) -> String {
     let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
     // The sort is stable: equal counts stay ordered by reason.
     counts.sort_by_key(|(reason, n)| (!reason.starts_with(CUSTOM_KIND), std::cmp::Reverse(*n)));
-    let rest: usize = counts.iter().skip(REASONS_MAX).map(|(_, n)| n).sum();
-    let shown = counts.iter().take(REASONS_MAX).map(|(reason, n)| format!("{n} {reason}"));
+    let limit = if verbosity == Verbosity::Everything { usize::MAX } else { REASONS_MAX };
+    let shown = counts.iter().take(limit).map(|(reason, n)| format!("{n} {reason}"));
     let mut shown: Vec<String> = shown.collect();
-    if rest > 0 {
-        shown.push(format!("{rest} for other reasons"));
+    let is_kind = |(reason, _): &(&str, usize)| {
+        reason.starts_with(CUSTOM_KIND) || reason.starts_with(OTHER_KIND)
+    };
+    let (kinds, others): (Vec<_>, Vec<_>) = counts.iter().skip(limit).copied().partition(is_kind);
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let total = |rest: &[(&str, usize)]| number(rest.iter().map(|(_, n)| n).sum());
+    if !kinds.is_empty() {
+        let (documents, kinds) = (total(&kinds), number(kinds.len()));
+        let (documents, kinds) = (count(documents, "document"), count(kinds, "other kind"));
+        shown.push(format!("{documents} of {kinds} (listed with -v)"));
+    }
+    if !others.is_empty() {
+        shown.push(format!("{} for other reasons", total(&others)));
     }
     // A skipped file has no line.
     let are_files = skipped.iter().all(|skipped| skipped.origin.line == 0);
     let noun = if are_files { "file" } else { "document" };
-    let all = count(u32::try_from(skipped.len()).unwrap_or(u32::MAX), noun);
+    let all = count(number(skipped.len()), noun);
     match counts.as_slice() {
         [(reason, _)] => format!("{all} skipped: {reason}"),
         _ => format!("{all} skipped: {}", shown.join(", ")),
@@ -261,7 +272,7 @@ pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &Tex
     totals_text.extend(unread.clone());
     page.text(format!("{}: {}", count(*files, "file"), totals_text.join(", ")));
     if !skipped.is_empty() {
-        page.text(skipped_line(skipped));
+        page.text(skipped_line(skipped, style.verbosity));
     }
     let (errors, warnings) = totals(problems);
     let tone = match (errors, warnings, unreported) {
@@ -460,18 +471,25 @@ mod tests {
             reason: format!("kind {}", n % 10),
         };
         let mut all: Vec<Skipped> = (0..20).map(skip).collect();
-        let line = skipped_line(&all);
+        let line = skipped_line(&all, Verbosity::Full);
         assert!(line.starts_with("20 documents skipped: 2 kind 0, 2 kind 1, "), "{line}");
         let custom = format!("{CUSTOM_KIND}Sandbox");
         all.push(Skipped { origin: Origin::new("a.yaml", 9), reason: custom });
-        let line = skipped_line(&all);
+        all.extend((1..=2).map(|n| Skipped {
+            origin: Origin::new("b.yaml", n),
+            reason: format!("templated {n}"),
+        }));
+        let line = skipped_line(&all, Verbosity::Full);
         assert!(
-            line.starts_with("21 documents skipped: 1 custom kind Sandbox, 2 kind 0"),
+            line.starts_with("23 documents skipped: 1 custom kind Sandbox, 2 kind 0"),
             "{line}"
         );
-        assert!(line.ends_with("2 kind 6, 6 for other reasons"), "{line}");
+        let end = "2 kind 6, 6 documents of 3 other kinds (listed with -v), 2 for other reasons";
+        assert!(line.ends_with(end), "{line}");
+        let line = skipped_line(&all, Verbosity::Everything);
+        assert!(line.ends_with("2 kind 9, 1 templated 1, 1 templated 2"), "{line}");
         let file = Skipped { origin: Origin::new("p.json", 0), reason: "plan or world".to_owned() };
-        assert_eq!(skipped_line(&[file]), "1 file skipped: plan or world");
+        assert_eq!(skipped_line(&[file], Verbosity::Full), "1 file skipped: plan or world");
     }
 
     #[test]
