@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::cluster_directories::cluster_directories;
 use super::delivery::IN_CLUSTER;
 use super::manifest_sources::{DeliverySources, SourceContext};
+use super::manifest_text::sorted_by_path;
 use super::repository_layout::RepositoryLayout;
 use super::settings::is_within;
 use super::source_area::source_areas;
@@ -262,6 +263,7 @@ fn all_alternatives(context: &SourceContext<'_>, sources: &DeliverySources) -> V
 
 /// Returns the alternatives of a tree without settings, as far as the renderings allow.
 pub fn cluster_alternatives(tree: &Tree, renderings: &RenderResults) -> Vec<Alternatives> {
+    let tree = &*sorted_by_path(tree);
     let fleet = Fleet::default();
     let (layout, areas) = (RepositoryLayout::from_tree(tree), source_areas(&fleet));
     let context = SourceContext::new(tree, &fleet, &layout, &areas, renderings);

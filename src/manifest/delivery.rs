@@ -354,7 +354,9 @@ impl DeliveryContext<'_> {
         if self.tree.files.iter().any(|file| is_within(&file.path, &path)) {
             return Ok(path);
         }
-        Err(format!("there are no manifests at its path `{path}`"))
+        Err(format!(
+            "there are no manifests at its path `{path}`, in YAML or JSON; Jsonnet is not rendered"
+        ))
     }
 
     /// Returns whether `url` is this repository.

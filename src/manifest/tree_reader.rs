@@ -203,6 +203,11 @@ fn starts_object(text: &str) -> bool {
     text.lines().any(is_key)
 }
 
+/// Returns whether a line begins with a directive of a template of Terraform.
+fn has_directive(text: &str) -> bool {
+    text.lines().any(|line| line.trim_start().starts_with("%{"))
+}
+
 /// Returns whether a `${…}` holds more than the name of a variable, as in templates of Terraform.
 fn has_expression(text: &str) -> bool {
     let inside = text.split("${").skip(1).filter_map(|rest| rest.split_once('}'));
@@ -286,7 +291,10 @@ impl TreeReader<'_> {
             if manifest.format == FileFormat::Json {
                 fault.message = fault.message.replacen("is not YAML", "is not JSON", 1);
             }
-            if fault.hint.is_none() && text.contains("${") {
+            if fault.hint.is_none() && has_directive(text) {
+                let hint = "`%{` is of a template of Terraform: render it, and plan its output";
+                fault.hint = Some(hint.to_owned());
+            } else if fault.hint.is_none() && text.contains("${") {
                 let hint = if has_expression(text) {
                     "render the template, and plan its output; a `${…}` with an expression gets \
                      no value"

@@ -90,21 +90,8 @@ impl Selection {
             return Err(unknown_destination(wanted, &[]));
         }
         if !chosen.is_empty() {
-            // Of two groups of overlays, one may be inside the other.
-            let holds_chosen = |root: &String| chosen.iter().any(|path| is_within(path, root));
-            excluded.retain(|root| !holds_chosen(root));
-            excluded.extend(rejected.iter().cloned());
-            // The overlays of one environment need not have the objects of another one.
             let beside = directories_beside(tree, detected, &renames);
-            let is_excluded = |path: &String| excluded.iter().any(|root| is_within(path, root));
-            let beside =
-                beside.into_iter().filter(|path| !is_excluded(path) && !holds_chosen(path));
-            let beside: Vec<String> = beside.collect();
-            excluded.extend(beside.iter().cloned());
-            rejected.extend(beside);
-            let is_inside =
-                |path: &&String| excluded.iter().any(|root| root != *path && is_within(path, root));
-            selection.left_out = excluded.iter().filter(|path| !is_inside(path)).cloned().collect();
+            selection.left_out = add_left_out(beside, &chosen, &mut rejected, &mut excluded);
             selection.sources = sources(tree, detected, &chosen, &excluded);
             let all = rejected.into_iter().map(|path| overlay(detected, path));
             selection.other_overlays = all.collect();
@@ -135,8 +122,34 @@ fn split_destinations(all: &Alternatives, choice: &str) -> (Vec<String>, Vec<Str
     (own.into_iter().flat_map(written).collect(), other.into_iter().flat_map(written).collect())
 }
 
+/// Adds rejected overlays, and the directories `beside` chosen ones, to the excluded directories.
+/// Returns those that are inside no other one.
+fn add_left_out(
+    beside: BTreeSet<String>,
+    chosen: &BTreeSet<String>,
+    rejected: &mut BTreeSet<String>,
+    excluded: &mut BTreeSet<String>,
+) -> BTreeSet<String> {
+    // Of two groups of overlays, one may be inside the other.
+    let holds_chosen = |root: &String| chosen.iter().any(|path| is_within(path, root));
+    excluded.retain(|root| !holds_chosen(root));
+    excluded.extend(rejected.iter().cloned());
+    for path in beside {
+        let is_excluded = excluded.iter().any(|root| is_within(&path, root));
+        if !is_excluded && !holds_chosen(&path) {
+            excluded.insert(path.clone());
+            rejected.insert(path);
+        }
+    }
+    let is_inside =
+        |path: &String| excluded.iter().any(|root| root != path && is_within(path, root));
+    excluded.iter().filter(|path| !is_inside(path)).cloned().collect()
+}
+
 /// Returns the directories with the name of an alternative that is not chosen, each beside a directory
 /// with the name of the chosen one. `renames` has pairs of both names.
+///
+/// The overlays of one environment need not have the objects of another one.
 fn directories_beside(
     tree: &Tree,
     detected: &Detected,

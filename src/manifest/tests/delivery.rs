@@ -265,7 +265,7 @@ fn foreign_applications_are_unresolved_or_skipped() {
         ("source: {repoURL: 'https://x.y', chart: redis}", OURS, "chart redis * of https://x.y is"),
         (&format!("source: {{{here}, targetRevision: v1.2.3}}"), OURS, "follows revision `v1.2.3`"),
         (&format!("source: {{{here}, plugin: {{}}}}"), OURS, "config management plugin"),
-        (&format!("source: {{{here}/nowhere}}"), OURS, "no manifests at its path"),
+        (&format!("source: {{{here}/nowhere}}"), OURS, "; Jsonnet is not rendered"),
         (&format!("source: {{{}}}", here.replace("apps", "../x")), OURS, "outside the directory"),
         (&format!("source: {{{here}}}"), "{name: staging}", "destination `staging`"),
         (&format!("source: {{{here}}}"), "{}", "has no destination"),

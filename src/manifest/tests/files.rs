@@ -52,6 +52,10 @@ fn hint_of_a_template_fits_its_placeholders() {
     let (expression, name) = (object("${c ? \"d\" : \"e\"}"), object("[${c}, }"));
     assert!(expression.contains("; render the template, and plan its output"), "{expression}");
     assert!(name.contains("; quote a ${…} inside [ ] or { }"), "{name}");
+    for value in ["${c}\n%{ if d ~}", "\n  %{ if d ~}"] {
+        let directive = object(value);
+        assert!(directive.contains("; `%{` is of a template of Terraform"), "{directive}");
+    }
 }
 
 #[test]
