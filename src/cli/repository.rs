@@ -138,7 +138,7 @@ impl Repository {
         let (fleet, problems) = read_fleet(&tree.tree);
         let pools = pools.filter(|_| fleet.pools == PoolSource::Cluster);
         let cluster_pools = pools.as_ref().map(|pools| pools.digest());
-        let (base, home) = (&tree.base, location(tree));
+        let home = location(tree);
         let (locked, lock_problem) = read_source_lock(&tree.tree);
         let (prices, price_problem) = read_region_prices(&tree.tree, &fleet);
         let cache = SourceCache::from_environment();
