@@ -8,8 +8,6 @@ import urllib.request
 
 import boto3
 
-from processes import free_ports
-
 START_TIMEOUT = 60
 INSTANCE_PROFILE = "node"
 # moto has no image for arm64, and ignores the architecture of registered ones.
@@ -20,7 +18,7 @@ class Account:
     """A running moto server with everything that node classes of a tree select."""
 
     def __init__(self, processes, python, region):
-        [port] = free_ports(1)
+        [port] = processes.free_ports(1)
         self.url, self.region = f"http://127.0.0.1:{port}", region
         images = processes.directory / "images.json"
         images.write_text(json.dumps([_image(arch) for arch in IMAGES]))

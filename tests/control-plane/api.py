@@ -10,6 +10,7 @@ from pathlib import Path
 
 ATTEMPTS = 4
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 
 
 class Api:
@@ -51,6 +52,10 @@ class Api:
     def merge(self, path, body):
         """Sends a merge patch. Returns the status code and the object."""
         return self.call("PATCH", path, body, MERGE_PATCH)
+
+    def merge_lists(self, path, body):
+        """Does the same with a strategic merge patch: it retains list items with other keys."""
+        return self.call("PATCH", path, body, STRATEGIC_MERGE_PATCH)
 
     def watch(self, path):
         """Yields (event type, object): existing objects as ADDED, then each change."""

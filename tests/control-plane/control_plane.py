@@ -3,7 +3,7 @@
 import subprocess
 import time
 
-from processes import binary, free_ports
+from processes import binary
 
 START_TIMEOUT = 120
 # Simulated kubelets send no heartbeats, and EC2 addresses need no CIDR allocation.
@@ -33,7 +33,7 @@ def start(processes):
     Returns the path of the kubeconfig.
     """
     root = processes.directory
-    etcd, peer, api = free_ports(3)
+    etcd, peer, api = processes.free_ports(3)
     _write_credentials(root)
     _start_etcd(processes, etcd, peer)
     _start_api_server(processes, etcd, api)
@@ -82,7 +82,7 @@ def _start_api_server(processes, etcd_port, port):
 def _start_controllers(processes, kubeconfig):
     disabled = ",".join(f"-{name}" for name in DISABLED_CONTROLLERS)
     common = ["--kubeconfig", kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1"]
-    manager_port, scheduler_port = free_ports(2)
+    manager_port, scheduler_port = processes.free_ports(2)
     command = [binary("kube-controller-manager"), *common, *CLIENT_RATE]
     command += ["--secure-port", manager_port, f"--controllers=*,{disabled}"]
     command += ["--service-account-private-key-file", processes.directory / "sa.key"]

@@ -5,8 +5,6 @@ import os
 import subprocess
 from pathlib import Path
 
-from processes import free_ports
-
 # The default budget launches a large fleet in several steps. Removals start within `QUIET`.
 CONTROLLER = {
     "mode": "full",
@@ -46,7 +44,7 @@ class Fleetwright:
 
     def start_controller(self, processes, url):
         """Starts the controller. Returns its process."""
-        [port] = free_ports(1)
+        [port] = processes.free_ports(1)
         command = [self.binary, "run", url, "--ref", "main", "--world", "live", *LOG_FORMAT]
         command += ["--listen", f"127.0.0.1:{port}"]
         return processes.start("controller", command, env=self.environment)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 import report
@@ -69,17 +70,17 @@ def main():
     out = options.out or Path(tempfile.mkdtemp(prefix="control-plane-"))
     out = out.resolve()
     print(f"logs and reports: {out}", file=sys.stderr)
-    rows, is_failed = [], False
+    is_failed = False
     print(report.header(), flush=True)
     for tree in options.trees:
         directory = unused(out / Path(tree).name)
         try:
             row = Scenario(tree, directory, options).run()
-        except (RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # noqa: BLE001
             is_failed = True
-            row = {"tree": Path(tree).name, "error": str(error)}
-            print(f"{tree}: {error}", file=sys.stderr)
-        rows.append(row)
+            row = {"tree": Path(tree).name, "error": f"{type(error).__name__}: {error}"}
+            traceback.print_exc()
+            print(f"{tree}: {row['error']}", file=sys.stderr)
         print(report.line(row), flush=True)
         with open(out / "reports.jsonl", "a") as file:
             file.write(json.dumps(row) + "\n")
