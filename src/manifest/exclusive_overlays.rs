@@ -315,9 +315,11 @@ mod tests {
             let mut files: Vec<(&str, &str)> = base.to_vec();
             files.extend(overlays);
             let all = alternatives(&files);
-            all.first().map(|one| match &one.kind {
-                AlternativesKind::Overlays { object, evidence } => (object.clone(), *evidence),
-                kind => panic!("{kind:?}"),
+            all.first().map(|one| {
+                let AlternativesKind::Overlays { object, evidence } = &one.kind else {
+                    panic!("{:?}", one.kind)
+                };
+                (object.clone(), *evidence)
             })
         };
         let web = |evidence| Some(("Deployment web".to_owned(), evidence));
