@@ -405,8 +405,9 @@ fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
     let admission = OfferAdmission::new(groups, list);
     let passes = Passes::new(input, demand, list, &admission, &existing, &budgets);
     let ConvergedFleet { outcome, model, checks, failure_domains } = passes.converge();
-    let FleetChecks { with_events, orders, followed_pods, .. } = checks;
-    let passes = passes.with_checks(FleetChecks { with_events, followed_pods, ..passes.checks });
+    let FleetChecks { with_events, orders, followed_pods, host_spread, .. } = checks;
+    let checks = FleetChecks { with_events, followed_pods, host_spread, ..passes.checks };
+    let passes = passes.with_checks(checks);
     let tied_keys = topology::tied_keys(passes.topology_input(groups, &existing), &demand.daemons);
     let builder = TargetBuilder {
         input,

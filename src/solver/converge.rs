@@ -5,6 +5,7 @@
 //! removed at no cost. Changes that would otherwise appear in the next plan become part of this
 //! plan.
 
+mod even_spread;
 mod left_over_pods;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,11 +127,19 @@ impl<'a> Passes<'a> {
         ConvergedFleet { failure_domains: Some(report), ..converged }
     }
 
+    /// Returns the fleet for the checks: with nodes that fill evenly if that is better.
+    fn converge_with_checks(&self) -> ConvergedFleet<'a> {
+        let capped = self.converge_with_followed_pods();
+        let even = self.with_even_spread(&capped.model);
+        let even = even.map(|passes| passes.converge_with_followed_pods());
+        even.filter(|even| self.is_better_even(even, &capped)).unwrap_or(capped)
+    }
+
     /// Returns the fleet for the checks.
     ///
     /// Pods that others must be near are assigned to one domain instead of several if that leaves
     /// fewer pods unschedulable, as it may where limits of a pool bound the fleet.
-    fn converge_with_checks(&self) -> ConvergedFleet<'a> {
+    fn converge_with_followed_pods(&self) -> ConvergedFleet<'a> {
         let spread = self.converge_once();
         let unplaced = |converged: &ConvergedFleet| {
             converged.outcome.fleet.unplaced_by_priority(&self.demand.groups)
@@ -272,6 +281,7 @@ impl<'a> Passes<'a> {
             namespaces,
             failure_domains: self.checks.failure_domains,
             followed_pods: self.checks.followed_pods,
+            host_spread: self.checks.host_spread,
         }
     }
 

@@ -42,6 +42,16 @@ pub(super) struct FleetChecks<'a> {
     /// True if the fleet is searched as if no pod were nominated.
     pub ignores_nominations: bool,
     pub followed_pods: FollowedPods,
+    pub host_spread: HostSpread,
+}
+
+/// How many pods a new node may hold that spread over hostnames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HostSpread {
+    /// At most the maximum skew, as beside a node without such pods.
+    Capped,
+    /// Up to half of the pods, because all nodes fill evenly.
+    Even,
 }
 
 /// Where pods go that others must be near, if these others are spread over domains.
@@ -63,6 +73,7 @@ impl<'a> FleetChecks<'a> {
             unschedulable_pods_arrive: false,
             ignores_nominations: false,
             followed_pods: FollowedPods::Spread,
+            host_spread: HostSpread::Capped,
         }
     }
 }

@@ -21,7 +21,7 @@ use super::existing_node::ExistingNode;
 use super::failure_domains;
 use super::offer::Offer;
 use super::offer_admission::OfferAdmission;
-use super::problem::FollowedPods;
+use super::problem::{FollowedPods, HostSpread};
 use crate::demand::{Daemon, PodGroup};
 use crate::model::ids::{LabelKey, Labels, Namespace};
 use crate::model::pod::HostPort;
@@ -96,16 +96,32 @@ pub(super) struct TopologyInput<'a> {
     /// Maximum share of pods on one node or in one zone.
     pub failure_domains: failure_domains::FailureDomainLimits<'a>,
     pub followed_pods: FollowedPods,
+    pub host_spread: HostSpread,
 }
 
 /// Returns the required terms of the groups and the terms for failure domains.
 fn inter_pod_terms(input: TopologyInput) -> Vec<InterPodTerm> {
     let mut terms = inter_pod_terms_of(input.groups, input.namespaces);
+    if input.host_spread == HostSpread::Even {
+        allow_even_nodes(&mut terms, input.groups);
+    }
     if !input.failure_domains.is_empty() {
         let sets = terms.iter().map(|term| term.member_set + 1).max().unwrap_or(0);
         terms.extend(input.failure_domains.spread_terms(input, sets));
     }
     terms
+}
+
+/// Raises the skew over hostnames to the pods of one node if the fewest nodes fill evenly. On one node
+/// alone any number of pods is even, which is not the intent of a spread. Two nodes are the minimum.
+fn allow_even_nodes(terms: &mut [InterPodTerm], groups: &[PodGroup]) {
+    for term in terms.iter_mut().filter(|term| term.key.as_str() == key::HOSTNAME) {
+        if let TermKind::Spread { max_skew, min_domains, .. } = &mut term.kind {
+            let planned = |member: &usize| groups[*member].counts.planned;
+            let pods = term.members.iter().map(planned).fold(0, u32::saturating_add);
+            *max_skew = (*max_skew).max(pods.div_ceil((*min_domains).max(2)));
+        }
+    }
 }
 
 impl TopologyAssignment {
@@ -165,7 +181,8 @@ pub(super) fn is_placeable(group: &PodGroup) -> bool {
 /// Converts terms with the hostname as topology key to node rules.
 ///
 /// A new node has no pods, so a spread constraint allows it as many as the maximum skew. More are
-/// possible where every eligible node has some, but only the scheduling simulation can decide that.
+/// possible where every eligible node has some. [`HostSpread::Even`] packs for that, and the
+/// scheduling simulation decides.
 fn node_rules(terms: &[InterPodTerm]) -> (Vec<NodeRule>, Vec<Vec<usize>>) {
     let (mut rules, mut together) = (Vec::new(), DisjointSets::default());
     for term in terms {

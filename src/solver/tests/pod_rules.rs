@@ -290,12 +290,50 @@ fn too_few_domains_keep_the_minimum_at_zero() {
 }
 
 #[test]
-fn hostname_spread_fills_each_new_node_up_to_the_skew() {
-    let fleet = plan(&[deployment("a", 4, &spread("a", HOST, "maxSkew: 1"))]);
-    assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (&[1, 1, 1, 1][..], 0));
-    let fleet = plan(&[deployment("a", 4, &spread("a", HOST, "maxSkew: 4"))]);
-    assert_eq!((fleet.nodes["a"].iter().sum::<u32>(), fleet.unplaced), (4, 0));
-    assert!(fleet.nodes["a"].len() <= 2, "{fleet:?}");
+fn hostname_spread_fills_new_nodes_evenly() {
+    // An m5.large holds three of these pods.
+    for (pods, skew, expected) in [(9, 1, &[3, 3, 3][..]), (8, 2, &[2, 3, 3]), (4, 1, &[2, 2])] {
+        for steer in [false, true] {
+            let rule = spread("a", HOST, &format!("maxSkew: {skew}"));
+            let mut scenario = scenario(&[deployment("a", pods, &rule)]);
+            scenario.settings.steer = steer;
+            let fleet = summary(&scenario, &scenario.solve());
+            assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (expected, 0), "{steer}");
+            scenario.apply();
+            let next = scenario.plan().summary;
+            assert_eq!((next.add, next.destroy), (0, 0), "{pods} pods, steer {steer}");
+        }
+    }
+}
+
+#[test]
+fn hostname_spread_gets_a_second_node() {
+    for (pods, expected) in [(1, &[1][..]), (2, &[1, 1]), (3, &[1, 2])] {
+        let fleet = plan(&[deployment("a", pods, &spread("a", HOST, "maxSkew: 1"))]);
+        assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (expected, 0), "{pods} pods");
+    }
+    let fleet = plan(&[deployment("a", 9, &spread("a", HOST, "maxSkew: 1, minDomains: 5"))]);
+    assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (&[1, 2, 2, 2, 2][..], 0));
+}
+
+#[test]
+fn full_node_of_other_pods_caps_a_hostname_spread() {
+    let full = "containers: [{name: app, resources: {requests: {cpu: 3500m}}}]";
+    let rule = spread("a", HOST, "maxSkew: 1");
+    let fleet = plan(&[deployment("a", 6, &rule), deployment("b", 1, full)]);
+    assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (&[1; 6][..], 0));
+}
+
+#[test]
+fn running_nodes_of_a_hostname_spread_are_consolidated() {
+    let mut scenario = scenario(&[deployment("a", 9, &term("podAntiAffinity", "a", HOST))]);
+    scenario.apply();
+    let spread = self::scenario(&[deployment("a", 9, &spread("a", HOST, "maxSkew: 1"))]);
+    scenario.desired.workloads = spread.desired.workloads;
+    let plan = scenario.plan();
+    assert_eq!((plan.summary.add, plan.summary.destroy), (0, 6));
+    scenario.apply();
+    assert_eq!(scenario.plan().summary.destroy, 0);
 }
 
 #[test]
