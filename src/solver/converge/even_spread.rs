@@ -3,6 +3,8 @@
 //! A new node without pods allows only the maximum skew of a spread over hostnames. If several nodes
 //! open together and fill evenly, each may hold more. Such a fleet has fewer nodes and may cost less.
 //! It passes the same placement simulation as any other fleet.
+//!
+//! Steered plans stay capped: a steered even fleet of 17 nodes changed in the plan after its apply.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +22,8 @@ impl<'a> Passes<'a> {
     /// model.
     pub(super) fn with_even_spread(&self, capped: &PackingModel) -> Option<Passes<'a>> {
         let groups = &self.demand.groups;
-        if !groups.iter().any(|group| host_skew(group).is_some()) {
+        let is_steered = self.input.settings.steer;
+        if is_steered || !groups.iter().any(|group| host_skew(group).is_some()) {
             return None;
         }
         let checks = FleetChecks { host_spread: HostSpread::Even, ..self.checks };

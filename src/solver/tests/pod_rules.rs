@@ -293,17 +293,22 @@ fn too_few_domains_keep_the_minimum_at_zero() {
 fn hostname_spread_fills_new_nodes_evenly() {
     // An m5.large holds three of these pods.
     for (pods, skew, expected) in [(9, 1, &[3, 3, 3][..]), (8, 2, &[2, 3, 3]), (4, 1, &[2, 2])] {
-        for steer in [false, true] {
-            let rule = spread("a", HOST, &format!("maxSkew: {skew}"));
-            let mut scenario = scenario(&[deployment("a", pods, &rule)]);
-            scenario.settings.steer = steer;
-            let fleet = summary(&scenario, &scenario.solve());
-            assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (expected, 0), "{steer}");
-            scenario.apply();
-            let next = scenario.plan().summary;
-            assert_eq!((next.add, next.destroy), (0, 0), "{pods} pods, steer {steer}");
-        }
+        let rule = spread("a", HOST, &format!("maxSkew: {skew}"));
+        let mut scenario = scenario(&[deployment("a", pods, &rule)]);
+        let fleet = summary(&scenario, &scenario.solve());
+        assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (expected, 0));
+        scenario.apply();
+        let next = scenario.plan().summary;
+        assert_eq!((next.add, next.destroy), (0, 0), "{pods} pods");
     }
+}
+
+#[test]
+fn steered_hostname_spread_fills_new_nodes_up_to_the_skew() {
+    let mut scenario = scenario(&[deployment("a", 4, &spread("a", HOST, "maxSkew: 1"))]);
+    scenario.settings.steer = true;
+    let fleet = summary(&scenario, &scenario.solve());
+    assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (&[1, 1, 1, 1][..], 0));
 }
 
 #[test]
@@ -326,7 +331,8 @@ fn full_node_of_other_pods_caps_a_hostname_spread() {
 
 #[test]
 fn running_nodes_of_a_hostname_spread_are_consolidated() {
-    let mut scenario = scenario(&[deployment("a", 9, &term("podAntiAffinity", "a", HOST))]);
+    let one_each = spread("a", HOST, "maxSkew: 1, minDomains: 9");
+    let mut scenario = scenario(&[deployment("a", 9, &one_each)]);
     scenario.apply();
     let spread = self::scenario(&[deployment("a", 9, &spread("a", HOST, "maxSkew: 1"))]);
     scenario.desired.workloads = spread.desired.workloads;
