@@ -112,8 +112,9 @@ fn inter_pod_terms(input: TopologyInput) -> Vec<InterPodTerm> {
     terms
 }
 
-/// Raises the skew over hostnames to the pods of one node if the fewest nodes fill evenly. On one node
-/// alone any number of pods is even, which is not the intent of a spread. Two nodes are the minimum.
+/// Raises the skew over hostnames to the pods of one node if the fewest nodes fill evenly. On one
+/// node alone any number of pods is even, which is not the intent of a spread. Two nodes are the
+/// minimum.
 fn allow_even_nodes(terms: &mut [InterPodTerm], groups: &[PodGroup]) {
     for term in terms.iter_mut().filter(|term| term.key.as_str() == key::HOSTNAME) {
         if let TermKind::Spread { max_skew, min_domains, .. } = &mut term.kind {

@@ -1,8 +1,8 @@
 //! Fleets whose nodes fill evenly with pods that spread over hostnames.
 //!
-//! A new node without pods allows only the maximum skew of a spread over hostnames. If several nodes
-//! open together and fill evenly, each may hold more. Such a fleet has fewer nodes and may cost less.
-//! It passes the same placement simulation as any other fleet.
+//! A new node without pods allows only the maximum skew of a spread over hostnames. If several
+//! nodes open together and fill evenly, each may hold more. Such a fleet has fewer nodes and may
+//! cost less. It passes the same placement simulation as any other fleet.
 //!
 //! Steered plans stay capped: a steered even fleet of 17 nodes changed in the plan after its apply.
 
@@ -18,8 +18,8 @@ use crate::model::pod::{TopologySpread, WhenUnsatisfiable};
 use crate::model::requirement::key;
 
 impl<'a> Passes<'a> {
-    /// Returns the passes for nodes that fill evenly, if the packing is better than with the `capped`
-    /// model.
+    /// Returns the passes for nodes that fill evenly, if the packing is better than with the
+    /// `capped` model.
     pub(super) fn with_even_spread(&self, capped: &PackingModel) -> Option<Passes<'a>> {
         let groups = &self.demand.groups;
         let is_steered = self.input.settings.steer;
@@ -48,8 +48,8 @@ impl<'a> Passes<'a> {
         self.problem(&self.demand.groups, self.existing, model).trial_layout(retained)
     }
 
-    /// Returns true if the even fleet leaves fewer pods over, or costs less. It holds the same orders
-    /// of arrival, and puts no further workload on one node.
+    /// Returns true if the even fleet leaves fewer pods over, or costs less. It holds the same
+    /// orders of arrival, and puts no further workload on one node.
     pub(super) fn is_better_even(&self, even: &ConvergedFleet, capped: &ConvergedFleet) -> bool {
         let groups = &self.demand.groups;
         let rank = |converged: &ConvergedFleet| {
