@@ -224,19 +224,7 @@ impl ControllerState {
             still_waiting.insert(node.uid.clone(), waiting);
         }
         for batch in batches {
-            let planned = self.planned_nodes(&latest, &batch.ready);
-            let pods = match (&planned, plan.as_deref()) {
-                (Some(planned), Some(plan)) => {
-                    let ahead = &self.planning.launches_ahead;
-                    BatchPods::new(plan, &world, planned, |workload| ahead.has_added(workload))
-                }
-                // A later plan counts the nodes. Until then any pod may be for them.
-                (_, _) => BatchPods {
-                    are_pending: world.pods.iter().any(|pod| is_pending(pod)),
-                    are_missing: true,
-                    are_added: true,
-                },
-            };
+            let pods = self.pods_of(&batch, plan.as_deref(), &world, &latest);
             let mut is_due = is_settled && !batch.is_booting && !pods.are_missing;
             for node in &batch.ready {
                 let before = self.opening.waiting.get(&node.uid).copied();
@@ -261,6 +249,28 @@ impl ControllerState {
         }
         self.opening.retain_in_progress();
         self.opening.waiting.extend(still_waiting);
+    }
+
+    /// Returns the state of the pods that are planned on a batch.
+    fn pods_of(
+        &self,
+        batch: &Batch<'_>,
+        plan: Option<&Plan>,
+        world: &Observed,
+        latest: &PlannedPods,
+    ) -> BatchPods {
+        match (self.planned_nodes(latest, &batch.ready), plan) {
+            (Some(planned), Some(plan)) => {
+                let ahead = &self.planning.launches_ahead;
+                BatchPods::new(plan, world, &planned, |workload| ahead.has_added(workload))
+            }
+            // A later plan counts the nodes. Until then any pod may be for them.
+            (_, _) => BatchPods {
+                are_pending: world.pods.iter().any(|pod| is_pending(pod)),
+                are_missing: true,
+                are_added: true,
+            },
+        }
     }
 
     /// Returns true if the node is closed, and neither opened yet nor being opened.

@@ -425,11 +425,8 @@ fn pools_that_share_a_workload_open_together() {
     assert_eq!(observe(&mut apart, 1, world), opened(&[("a", 1)], &[1]));
 }
 
-#[test]
-fn nodes_that_an_apply_launched_open_although_the_plan_is_older() {
-    let mut older = sample_plan::plan();
-    older.capacity.demand.clear();
-    let mut harness = leads(Mode::Full, Some(older));
+/// Checks that both nodes open at once, with the pods of the launches nominated to them.
+fn assert_opened_as_launched(mut harness: ControllerHarness) {
     harness.modify(|state| {
         for (instance, pods) in [("i-1", 1), ("i-2", 2)] {
             let pods = [(workload_key(&owner()), pods)].into();
@@ -438,6 +435,14 @@ fn nodes_that_an_apply_launched_open_although_the_plan_is_older() {
     });
     let all = opened(&[("a", 2), ("b", 2), ("c", 1)], &[1, 2]);
     assert_eq!(observe(&mut harness, 1, seen(1, &PENDING)), all);
+}
+
+#[test]
+fn nodes_that_an_apply_launched_open_although_the_plan_is_older() {
+    let mut older = sample_plan::plan();
+    older.capacity.demand.clear();
+    let harness = leads(Mode::Full, Some(older));
+    assert_opened_as_launched(harness);
 }
 
 #[test]

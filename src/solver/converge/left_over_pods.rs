@@ -124,13 +124,9 @@ impl Passes<'_> {
                 more.layout.price <= price_max && unplaced(more) <= unplaced(&outcome.fleet)
             };
             if let Some(more) = more.filter(is_better) {
-                let before = std::mem::replace(outcome, SolvedFleet::new(more.clone()));
-                let added = more.layout.price - before.fleet.layout.price;
-                let baseline_price = before.baseline_price + added;
-                let is_partly_covered = false;
-                let covered =
-                    SolvedFleet { fleet: more, baseline_price, is_partly_covered, ..before };
-                (*outcome, checks.orders) = (passes.further_passes(model, covered), orders);
+                outcome.baseline_price += more.layout.price - outcome.fleet.layout.price;
+                outcome.fleet = more;
+                (checks.orders, outcome.is_partly_covered) = (orders, false);
                 return;
             }
         }
