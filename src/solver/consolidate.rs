@@ -14,6 +14,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::existing_node::ExistingNode;
+use super::greedy_packing::Packing;
 use super::layout::{Layout, PodsByClass};
 use super::node_disposition::NodeDisposition;
 use super::pool_weights::PoolWeights;
@@ -81,6 +82,8 @@ struct ConsolidationTrial {
     surplus: MicroUsd,
     needed: MicroUsd,
     moves: u32,
+    /// New nodes beside the remaining ones.
+    packing: Packing,
 }
 
 struct ConsolidationSearch<'s, 'a> {
@@ -343,9 +346,10 @@ impl ConsolidationSearch<'_, '_> {
             if packing.leaves_no_more_than(before) {
                 saves = current.layout.price - *price;
             }
-        }
-        if problem.settings.gain(saves, moves) > MicroUsd::ZERO && saves >= needed {
-            return Some(ConsolidationTrial { nodes: set, surplus: saves - needed, needed, moves });
+            if problem.settings.gain(saves, moves) > MicroUsd::ZERO && saves >= needed {
+                let (surplus, packing) = (saves - needed, packing.clone());
+                return Some(ConsolidationTrial { nodes: set, surplus, needed, moves, packing });
+            }
         }
         let declined =
             DeclinedChange { saves, needed, moves, nodes: None, fails_redeployment: false };
@@ -359,8 +363,8 @@ impl ConsolidationSearch<'_, '_> {
         current: &VerifiedFleet,
         trial: ConsolidationTrial,
     ) -> Option<VerifiedFleet> {
-        let ConsolidationTrial { nodes: set, needed, moves, .. } = trial;
-        let layout = self.problem.trial_layout(current.layout.without(&set));
+        let ConsolidationTrial { nodes: set, needed, moves, packing, .. } = trial;
+        let layout = self.problem.layout_packed(current.layout.without(&set), packing);
         let fleet = if self.is_capped(current, &set) {
             // The bound is exclusive, hence one more.
             let cap = current.layout.price - needed + MicroUsd(1);

@@ -5,7 +5,7 @@
 //! node that holds all remaining pods. Small remainders are searched with each offer class as the
 //! next node, because for few pods the last node decides the price.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
@@ -125,11 +125,12 @@ fn pack(
         let limits_before = limits.clone();
         let mut tier = WeightTier {
             model,
-            undominated,
-            all,
+            undominated: &undominated,
+            all: &all,
             limits: limits_before,
             ahead,
             work: &work,
+            ends: &RefCell::default(),
             ranks,
         };
         tier.run(&mut packing);
@@ -170,17 +171,40 @@ impl ValuedNode {
     }
 }
 
+/// The nodes for the last pods of a packing.
+#[derive(Clone)]
+struct PackedEnd {
+    /// Remaining pods, as [`WeightTier::count_left`] counts them.
+    left: Vec<u64>,
+    cost: i128,
+    nodes: usize,
+    /// Work of the packing.
+    work: u64,
+}
+
+impl PackedEnd {
+    /// Returns this end after the nodes of another, with the pods that this one leaves.
+    fn after(self, first: Self) -> Self {
+        let (cost, nodes) = (self.cost + first.cost, self.nodes + first.nodes);
+        Self { cost, nodes, ..self }
+    }
+}
+
 /// Offer classes of one pool weight.
+#[derive(Clone)]
 struct WeightTier<'a> {
     model: &'a PackingModel,
     /// Undominated offer classes, the cheapest first.
-    undominated: Vec<usize>,
+    undominated: &'a [usize],
     /// All offer classes, the cheapest first. Limits may forbid the undominated ones.
-    all: Vec<usize>,
+    all: &'a [usize],
     limits: RemainingLimits,
     ahead: LookAhead,
     /// Work of the packing so far.
     work: &'a Cell<u64>,
+    /// Ends that the look-ahead packed from undominated offer classes without limits, by the pods
+    /// of each class. Most next nodes leave the same few pods.
+    ends: &'a RefCell<BTreeMap<Vec<u32>, PackedEnd>>,
     /// Values of the pods other than those of the model.
     ranks: Option<&'a PodRanks>,
 }
@@ -207,12 +231,10 @@ impl WeightTier<'_> {
 
     fn run(&mut self, packing: &mut Packing) {
         let mut left = std::mem::take(&mut packing.left);
-        let undominated = std::mem::take(&mut self.undominated);
-        self.greedy(&undominated, &mut left, &mut packing.new_nodes, LOOK_AHEAD_PODS);
+        self.greedy(self.undominated, &mut left, &mut packing.new_nodes, LOOK_AHEAD_PODS);
         if self.limits.has_limits() && left.iter().any(|n| *n > 0) {
             // A limit may forbid the better offer classes and still allow a smaller one.
-            let all = self.all.clone();
-            self.greedy(&all, &mut left, &mut packing.new_nodes, LOOK_AHEAD_PODS);
+            self.greedy(self.all, &mut left, &mut packing.new_nodes, LOOK_AHEAD_PODS);
         }
         packing.left = left;
     }
@@ -435,20 +457,51 @@ impl WeightTier<'_> {
         let ends = ends.filter_map(|class| {
             let next = self.best_fill(class, left)?;
             let mut rest = left.to_vec();
-            let mut limits = self.limits.clone();
-            limits.add_node(class);
             next.pods.iter().for_each(|(class, count)| rest[*class] -= count);
-            let (undominated, all) = (Vec::new(), self.all.clone());
-            let mut tier = WeightTier { undominated, all, limits, ..*self };
-            let mut new_nodes = vec![next.clone()];
-            tier.greedy(candidates, &mut rest, &mut new_nodes, 0);
-            tier.downsize(&mut new_nodes);
-            let price: i128 = new_nodes.iter().map(|node| self.cost(node)).sum();
-            Some(((self.count_left(&rest), price, new_nodes.len()), next))
+            let mut tier = self.clone();
+            tier.limits.add_node(class);
+            let end = if tier.limits.has_limits() {
+                tier.pack_end(candidates, vec![next.clone()], rest)
+            } else {
+                // Each node is then downsized by itself.
+                let first = tier.pack_end(&[], vec![next.clone()], vec![0; left.len()]);
+                tier.known_end(candidates, rest).after(first)
+            };
+            Some(((end.left, end.cost, end.nodes), next))
         });
         let best = ends.reduce(|a, b| if b.0 < a.0 { b } else { a }).map(|(_, next)| next);
         // Some candidates alone say nothing about the rest.
         best.filter(|_| !self.is_exhausted())
+    }
+
+    /// Packs the pods of `left` without look-ahead on nodes after `new_nodes`, and downsizes all.
+    fn pack_end(
+        &mut self,
+        candidates: &[usize],
+        mut new_nodes: Vec<PackedNode>,
+        mut left: Vec<u32>,
+    ) -> PackedEnd {
+        let before = self.work.get();
+        self.greedy(candidates, &mut left, &mut new_nodes, 0);
+        self.downsize(&mut new_nodes);
+        PackedEnd {
+            left: self.count_left(&left),
+            cost: new_nodes.iter().map(|node| self.cost(node)).sum(),
+            nodes: new_nodes.len(),
+            work: self.work.get().saturating_sub(before),
+        }
+    }
+
+    /// Returns what [`Self::pack_end`] returns for these pods, and counts the same work. Nothing is
+    /// limited, so that the pods alone decide the end.
+    fn known_end(&mut self, candidates: &[usize], left: Vec<u32>) -> PackedEnd {
+        if let Some(end) = self.ends.borrow().get(&left) {
+            self.count_work(end.work);
+            return end.clone();
+        }
+        let end = self.pack_end(candidates, Vec::new(), left.clone());
+        self.ends.borrow_mut().insert(left, end.clone());
+        end
     }
 
     /// Opens `node`. With `many`, repeats it while the remaining pods fill it. Returns the total
@@ -523,3 +576,6 @@ fn alignment(request: &[i64], room: &[i64], whole: &[i64]) -> i128 {
     }
     product * product / length
 }
+
+#[cfg(test)]
+mod tests;

@@ -123,6 +123,13 @@ impl Problem<'_> {
         self.layout_beside(retained, placed, LookAhead::SHALLOW)
     }
 
+    /// Returns the layout of [`Problem::trial_layout`], whose packing is known.
+    pub(super) fn layout_packed(&self, retained: Vec<bool>, packing: Packing) -> Layout {
+        let PlacedOnRetained { pods_on, staying, .. } = self.place_on_retained(&retained);
+        let price = self.price_of(&retained) + packing.price(self.model);
+        Layout { retained, pods_on, staying, packing, price }
+    }
+
     /// Places pods on the retained nodes: first where they run, then on free resources.
     pub(super) fn place_on_retained(&self, retained: &[bool]) -> PlacedOnRetained {
         let mut left: Vec<u32> = self.model.classes.iter().map(|class| class.planned).collect();

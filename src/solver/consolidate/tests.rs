@@ -27,7 +27,23 @@ struct SearchResult {
 fn accepted_sets(search: &mut ConsolidationSearch, fleet: &VerifiedFleet) -> AcceptedSets {
     let sets = search.removal_sets(&fleet.layout, Scope::WithinBudgets).into_iter();
     let trials = sets.filter_map(|set| search.pack_without(fleet, set, Scope::WithinBudgets));
-    trials.map(|trial| (trial.nodes, trial.surplus)).collect()
+    let trials: Vec<ConsolidationTrial> = trials.collect();
+    trials.iter().for_each(|trial| assert_packing_is_that_of_its_layout(search, fleet, trial));
+    trials.into_iter().map(|trial| (trial.nodes, trial.surplus)).collect()
+}
+
+fn assert_packing_is_that_of_its_layout(
+    search: &ConsolidationSearch,
+    fleet: &VerifiedFleet,
+    trial: &ConsolidationTrial,
+) {
+    let retained = || fleet.layout.without(&trial.nodes);
+    let known = search.problem.layout_packed(retained(), trial.packing.clone());
+    let packed = search.problem.trial_layout(retained());
+    assert_eq!(known.retained, packed.retained);
+    assert_eq!((known.pods_on, known.staying), (packed.pods_on, packed.staying));
+    assert_eq!(known.packing.new_nodes, packed.packing.new_nodes);
+    assert_eq!((known.packing.left, known.price), (packed.packing.left, packed.price));
 }
 
 /// Returns the result of a search, and the number of sets that it never packed.
