@@ -69,6 +69,11 @@ fn at_least_one(count: usize, milli_percent: u32) -> u32 {
 
 /// Returns the totals of further nodes; `None` without nodes. `named` holds the instance types of
 /// each pool.
+///
+/// Each of the nodes opens for at least one pod that is pending by then, so that no pool needs more
+/// nodes than there are pods. `further` may have more: every run schedules all pods anew, and other
+/// pods take room on these nodes as well. Each pod may need the dearest node, so that only the
+/// price of as many of these limits the price of all.
 fn summarize<'a>(
     pods: u32,
     further: impl Iterator<Item = &'a Offer>,
@@ -92,7 +97,12 @@ fn summarize<'a>(
         pool.hourly += node.price;
         pool.node_hourly = pool.node_hourly.max(node.price);
     }
-    let pools: Vec<PoolContingency> = pools.into_values().collect();
+    let at_most_one_for_each_pod = |mut pool: PoolContingency| {
+        pool.nodes = pool.nodes.min(pods);
+        pool.hourly = pool.hourly.min(pool.node_hourly.times(i64::from(pool.nodes)));
+        pool
+    };
+    let pools: Vec<PoolContingency> = pools.into_values().map(at_most_one_for_each_pod).collect();
     let nodes = pools.iter().map(|pool| pool.nodes).sum();
     let hourly = pools.iter().map(|pool| pool.hourly).sum();
     (nodes > 0).then_some(Contingency { nodes, hourly, pods, pools })
@@ -101,6 +111,39 @@ fn summarize<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Scenario;
+
+    /// Runs schedule every pod anew, so that they may need many nodes for few pending pods.
+    #[test]
+    fn pool_names_at_most_one_node_for_each_pending_pod() {
+        let mut scenario = Scenario::new(&["m5.large", "m5.xlarge"], 100, 64);
+        scenario.scale(1);
+        let contingency = |pending: u32, nodes: [usize; 2]| {
+            scenario.with_passes(|passes, _| {
+                let mut ends: Vec<usize> = (0..passes.offers.len()).collect();
+                ends.sort_by_key(|offer| passes.offers[*offer].node.price);
+                let (cheap, dear) = (ends.first().expect("offers"), ends.last().expect("offers"));
+                let cheap = std::iter::repeat_n(*cheap, nodes[0]);
+                let dear = std::iter::repeat_n(*dear, nodes[1]);
+                let missing = MissingNodes { pending, offers: cheap.chain(dear).collect() };
+                for_missing(&missing, passes.offers).expect("it has nodes")
+            })
+        };
+        let price = |nodes| contingency(100, nodes).hourly;
+        let (cheap, dear) = (price([1, 0]), price([0, 1]));
+        assert!(cheap < dear, "{cheap} {dear}");
+        // Each pending pod may need the dearest node.
+        for (pending, nodes, expected) in [
+            (6, [60, 7], (6, dear.times(6))),
+            (2, [4, 1], (2, (cheap.times(4) + dear).min(dear.times(2)))),
+            (3, [1, 1], (2, cheap + dear)),
+        ] {
+            let Contingency { nodes: most, hourly, pods, pools } = contingency(pending, nodes);
+            assert_eq!((most, hourly, pods), (expected.0, expected.1, pending), "{nodes:?}");
+            let [pool] = &pools[..] else { panic!("{pools:?}") };
+            assert_eq!((pool.nodes, pool.hourly, pool.node_hourly), (most, hourly, dear));
+        }
+    }
 
     #[test]
     fn share_is_rounded_up_and_at_least_one() {
