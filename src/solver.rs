@@ -466,7 +466,7 @@ fn solve_with(input: &Input, drifted: &DriftedNodes) -> Solution {
         placements: split.merge_placements(placements.by_group),
         unschedulable: split.merge_unschedulable(unschedulable),
         growths: growths.groups,
-        packed_price: outcome.fleet.packed_price.min(outcome.fleet.layout.price),
+        packed_price: passes.packed_price(&outcome.fleet),
         simulated_runs,
         without_nominations: input
             .settings

@@ -291,10 +291,9 @@ impl<'a> Passes<'a> {
         let (mut simulation, work) = (Simulation::new(&problem), &mut WorkBudget::unlimited());
         let proven = simulation.passing(&leaner.layout, work)?;
         let left = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
-        let packed = leaner.packed_price;
         let holds = left(&proven) <= left(earlier)
             && passes_same_samples(&simulation, &proven, earlier, 0, work);
-        holds.then_some(VerifiedFleet { packed_price: packed, ..proven })
+        holds.then_some(proven)
     }
 
     /// Returns a lower bound on the price of every fleet of new nodes that holds the placed pods. It
@@ -317,6 +316,25 @@ impl<'a> Passes<'a> {
         let classes = model.classes.iter();
         let placed: Vec<u32> = classes.map(|c| c.group_counts.iter().map(placed).sum()).collect();
         lower_bound(&model, placed, proof)
+    }
+
+    /// Returns the price of the tightest packing found for the pods that the fleet places, on the
+    /// nodes that it retains. The packing of a fleet that leaves out other pods may cost less than
+    /// any that holds these.
+    pub(super) fn packed_price(&self, fleet: &VerifiedFleet) -> MicroUsd {
+        let price = fleet.layout.price;
+        if self.input.purpose == Purpose::Estimate || !is_simulated(&self.demand.groups) {
+            return price;
+        }
+        let placed = |(index, group): (usize, &PodGroup)| {
+            let unplaced = fleet.unplaced.get(&index).copied().unwrap_or(0);
+            PodGroup { counts: group.counts.minus(unplaced), ..group.clone() }
+        };
+        let groups: Vec<PodGroup> = self.demand.groups.iter().enumerate().map(placed).collect();
+        let model = self.model(&groups, self.existing);
+        let problem = self.problem(&groups, self.existing, &model);
+        let layout = problem.repack(problem.layout(fleet.layout.retained.clone()));
+        if layout.packing.left_over() == 0 { layout.price.min(price) } else { price }
     }
 
     /// Returns a lower bound on the price of every fleet that holds the pods of a packing.
@@ -517,14 +535,7 @@ impl<'a> Passes<'a> {
         let problem = self.problem(&self.demand.groups, self.existing, model);
         problem.recount_classes(&mut layout, &placements, &offers, &later.unplaced);
         problem.record_staying(&mut layout, &placements);
-        let packed = earlier.packed_price.min(later.packed_price);
-        VerifiedFleet {
-            layout,
-            offers,
-            placements,
-            unplaced: later.unplaced.clone(),
-            packed_price: packed,
-        }
+        VerifiedFleet { layout, offers, placements, unplaced: later.unplaced.clone() }
     }
 }
 
@@ -540,6 +551,41 @@ fn node_name(node: &NodeRef) -> NodeName {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::solver::initial_fleet::without_retiring_nodes;
+    use crate::testing::Scenario;
+
+    /// Each node has room for one pod.
+    #[test]
+    fn packing_holds_the_pods_that_the_fleet_places() {
+        let mut scenario = Scenario::new(&["m5.large"], 1_500, 64);
+        scenario.scale(3);
+        scenario.with_passes(|passes, model| {
+            let problem = passes.problem(&passes.demand.groups, passes.existing, &model);
+            let tightest = without_retiring_nodes(&problem);
+            let nodes = &tightest.packing.new_nodes;
+            let price = model.offer_classes[nodes[0].offer_class].price;
+            assert_eq!((nodes.len(), tightest.price), (3, price.times(3)));
+            for (left_out, idle) in [(0, 0), (0, 2), (1, 0), (1, 2), (3, 1)] {
+                let mut layout = tightest.clone();
+                for node in &mut layout.packing.new_nodes[..left_out] {
+                    for (class, pods) in std::mem::take(&mut node.pods) {
+                        layout.packing.left[class] += pods;
+                    }
+                }
+                layout.packing.new_nodes.drain(..left_out);
+                let idle_node = PackedNode { pods: PodsByClass::new(), ..nodes[0].clone() };
+                layout.packing.new_nodes.extend(vec![idle_node; idle]);
+                layout.price = layout.packing.price(&model);
+                let fleet = problem.as_packed(&layout);
+                let unplaced = fleet.unplaced.values().sum::<u32>();
+                assert_eq!(usize::try_from(unplaced), Ok(left_out));
+                let packed = passes.packed_price(&fleet);
+                let expected = price.times(3 - i64::from(unplaced));
+                assert_eq!(packed, expected, "{left_out} left out, {idle} idle");
+                assert!(passes.price_bound(&SolvedFleet::new(fleet), Proof::Quick) <= packed);
+            }
+        });
+    }
 
     #[test]
     fn planned_nodes_and_further_new_nodes_have_different_names() {

@@ -1,7 +1,6 @@
 //! Retains nodes that would be replaced by equal ones, if that costs no more.
 
 use super::node_disposition::NodeDisposition;
-use super::problem::VerifiedFleet;
 use super::repair::repair;
 use super::simulation::Simulation;
 use super::strategy::{SolvedFleet, Strategy};
@@ -28,8 +27,7 @@ impl Strategy for EqualNodeReuse {
                 && other.unplaced == fleet.unplaced
                 && passes_same_samples(simulation, &other, &fleet, 0, work)
             {
-                let packed_price = fleet.packed_price.min(other.packed_price);
-                fleet = VerifiedFleet { packed_price, ..other };
+                fleet = other;
             }
         }
         SolvedFleet { fleet, ..current }

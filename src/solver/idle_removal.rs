@@ -64,11 +64,10 @@ fn without_nodes(
     layout.price = fleet.layout.price - fleet.layout.packing.price(problem.model)
         + layout.packing.price(problem.model);
     let work = &mut WorkBudget::unlimited();
-    let packed_price = fleet.packed_price.min(layout.price);
     let excluded = &fleet.unplaced;
     for orders in [CoveredOrders::All, CoveredOrders::Likely, CoveredOrders::Declared] {
         if let Some(fleet) = simulation.simulate_orders(&layout, excluded.clone(), orders, work) {
-            return (VerifiedFleet { packed_price, ..fleet }, orders == CoveredOrders::All);
+            return (fleet, orders == CoveredOrders::All);
         }
     }
     let mut numbers = vec![None; fleet.offers.len()];
@@ -87,5 +86,5 @@ fn without_nodes(
     let offers = offers.filter(|(index, _)| numbers[*index].is_some()).map(|(_, o)| *o).collect();
     let unplaced = fleet.unplaced.clone();
     let placements = placements.collect();
-    (VerifiedFleet { layout, offers, placements, unplaced, packed_price }, false)
+    (VerifiedFleet { layout, offers, placements, unplaced }, false)
 }

@@ -134,7 +134,7 @@ fn readmit_pods(
                 unplaced.retain(|_, pods| *pods > 0);
                 let layout = pin_offers(&verified);
                 if let Some(better) = simulation.simulate_excluding(&layout, unplaced, work) {
-                    verified = VerifiedFleet { packed_price: verified.packed_price, ..better };
+                    verified = better;
                     continue;
                 }
             }

@@ -13,13 +13,7 @@ impl Problem<'_> {
         let offers = self.choose_offers(layout);
         let unplaced = self.left_over_by_group(layout, &self.staying_pods(layout));
         let placements = self.placements_of(layout, &unplaced);
-        VerifiedFleet {
-            layout: layout.clone(),
-            offers,
-            placements,
-            unplaced,
-            packed_price: layout.price,
-        }
+        VerifiedFleet { layout: layout.clone(), offers, placements, unplaced }
     }
 
     /// Returns the placements of the layout, except for the unschedulable pods.

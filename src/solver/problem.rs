@@ -26,7 +26,6 @@ use super::{Purpose, Settings};
 use crate::demand::{Daemon, PodGroup};
 use crate::model::desired::{FailureDomains, WorstCase};
 use crate::model::ids::{Labels, Namespace, NodeName, PoolName, ZoneName};
-use crate::model::units::MicroUsd;
 
 /// What a fleet is checked for before it is accepted.
 #[derive(Clone, Copy)]
@@ -124,8 +123,6 @@ pub(super) struct VerifiedFleet {
     pub placements: Placements,
     /// Unschedulable pods, by group.
     pub unplaced: BTreeMap<usize, u32>,
-    /// Price per hour of the packing before repair.
-    pub packed_price: MicroUsd,
 }
 
 impl VerifiedFleet {

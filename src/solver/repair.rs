@@ -194,11 +194,9 @@ impl<'s, 'a> Repair<'s, 'a> {
 
     /// Returns the cheapest fleet found, or `None` if none is below the price limit of the effort.
     fn search(&mut self, layout: &Layout) -> Option<VerifiedFleet> {
-        let packed_price = layout.price;
         let failure = match self.simulate(layout) {
             SimulationOutcome::Passed(fleet) => {
-                let fleet = without_idle(self.simulation, fleet, &mut self.work);
-                return Some(VerifiedFleet { packed_price, ..fleet });
+                return Some(without_idle(self.simulation, fleet, &mut self.work));
             }
             SimulationOutcome::LeftOver(failure) => failure,
         };
@@ -216,8 +214,7 @@ impl<'s, 'a> Repair<'s, 'a> {
             }
         };
         let best = self.prune(best);
-        let best = if self.effort.thorough { search_few_pods(self, layout, best) } else { best };
-        Some(VerifiedFleet { packed_price, ..best })
+        Some(if self.effort.thorough { search_few_pods(self, layout, best) } else { best })
     }
 
     /// Removes new nodes while every run still places all pods: empty nodes first, then growing

@@ -320,10 +320,10 @@ impl<'a> Simulation<'a> {
         first: &RunResult,
         unplaced: BTreeMap<usize, u32>,
     ) -> VerifiedFleet {
-        let (mut layout, packed_price) = (layout.clone(), layout.price);
+        let mut layout = layout.clone();
         let (placements, offers) = (state.placements(first), state.offers.clone());
         self.problem.recount_classes(&mut layout, &placements, &offers, &unplaced);
-        VerifiedFleet { layout, offers, placements, unplaced, packed_price }
+        VerifiedFleet { layout, offers, placements, unplaced }
     }
 
     /// Returns the unscheduled pods by class. A group with several classes is counted in those that

@@ -172,16 +172,15 @@ fn distribute(simulation: &Simulation, fleet: VerifiedFleet) -> VerifiedFleet {
             if moves.is_empty() {
                 break;
             }
-            let packed_price = fleet.packed_price;
             let layout = with_moves(problem, &fleet, &moves);
             if !is_simulated(problem.groups) {
-                return VerifiedFleet { packed_price, ..problem.as_packed(&layout) };
+                return problem.as_packed(&layout);
             }
             let moved = simulation.simulate_excluding(&layout, fleet.unplaced.clone(), work);
             let moved = moved
                 .filter(|moved| passes_same_samples(simulation, moved, &fleet, SAMPLES_MIN, work));
             if let Some(moved) = moved {
-                return VerifiedFleet { packed_price, ..moved };
+                return moved;
             }
             moves.truncate(moves.len() / 2);
         }

@@ -33,7 +33,7 @@ pub struct TargetFleet {
     pub unschedulable: Vec<UnschedulablePods>,
     /// Groups that Cluster Autoscaler scales up for pods without a node, in the order of names.
     pub growths: Vec<GroupGrowth>,
-    /// Price per hour of the tightest packing found.
+    /// Price per hour of the tightest packing found for the placed pods.
     pub packed_price: MicroUsd,
     /// Names of the placement simulation runs.
     pub simulated_runs: Vec<String>,

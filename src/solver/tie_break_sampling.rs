@@ -46,7 +46,7 @@ pub(super) fn repair_failed_samples(
     if samples(problem, &fleet, 0).is_empty() {
         return fleet;
     }
-    let (packed_price, work) = (fleet.packed_price, &mut WorkBudget::unlimited());
+    let work = &mut WorkBudget::unlimited();
     let (mut best, mut unrepairable) = (fleet, BTreeSet::new());
     let mut next = 0;
     for _ in 0..REPAIRED_SAMPLES_MAX {
@@ -64,7 +64,7 @@ pub(super) fn repair_failed_samples(
             }
         }
     }
-    VerifiedFleet { packed_price, ..best }
+    best
 }
 
 /// Adds failed samples of a fleet to the required runs, at most as many as are repaired.

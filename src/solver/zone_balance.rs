@@ -37,7 +37,6 @@ impl Strategy for ZoneBalance {
 
 fn balance_zones(simulation: &Simulation, fleet: VerifiedFleet) -> VerifiedFleet {
     let (problem, work) = (simulation.problem, &mut WorkBudget::unlimited());
-    let packed_price = fleet.packed_price;
     let mut moves = zone_moves(problem, &fleet);
     for _ in 0..TRIES_MAX {
         if moves.is_empty() {
@@ -45,13 +44,13 @@ fn balance_zones(simulation: &Simulation, fleet: VerifiedFleet) -> VerifiedFleet
         }
         let layout = with_moves(problem, &fleet, &moves);
         if !is_simulated(problem.groups) {
-            return VerifiedFleet { packed_price, ..problem.as_packed(&layout) };
+            return problem.as_packed(&layout);
         }
         let balanced = simulation.simulate_excluding(&layout, fleet.unplaced.clone(), work);
         if let Some(balanced) = balanced
             .filter(|balanced| passes_same_samples(simulation, balanced, &fleet, SAMPLES_MIN, work))
         {
-            return VerifiedFleet { packed_price, ..balanced };
+            return balanced;
         }
         moves.truncate(moves.len() / 2);
     }
