@@ -13,9 +13,10 @@ use jiff::SignedDuration;
 use super::concurrent::run_concurrently;
 use super::opening_annotations::OpeningAnnotations;
 use super::ports::{CallEffect, Clock, Cluster, PortError};
-use crate::model::ids::{NodeName, Uid};
+use crate::model::ids::{LabelValue, NodeName, Uid};
 use crate::model::node_annotations::NodeAnnotations;
 use crate::model::observed::{Node, Observed, Pod};
+use crate::model::requirement::key;
 use crate::model::saturating_time::later;
 use crate::plan::wire::workload_key;
 
@@ -112,30 +113,86 @@ fn assigned_pods(
         is_pending(pod) && !elsewhere && accepts_nomination(world, pod)
     };
     let pods = world.pods.iter().filter(|pod| is_ours(pod));
+    let mut taken = running_pods(world, &free);
     let mut assigned = Vec::new();
     let mut others = Vec::new();
     for pod in pods {
         let earlier = pod.nominated.as_ref().or_else(|| accepted.get(&pod.uid));
-        let nodes = free.get_mut(&workload_key(&pod.workload()));
+        let workload = workload_key(&pod.workload());
+        let nodes = free.get_mut(&workload);
         let preferred =
             nodes.into_iter().flatten().find(|(node, left)| earlier == Some(node) && *left > 0);
         if let Some((node, left)) = preferred {
             *left -= 1;
+            *taken.entry(workload).or_default().entry(node.clone()).or_insert(0) += 1;
             assigned.push(PodNomination { pod: Arc::clone(pod), node: node.clone() });
         } else {
-            others.push(pod);
+            others.push((workload, pod));
         }
     }
-    for pod in others {
-        let Some(nodes) = free.get_mut(&workload_key(&pod.workload())) else { continue };
-        while nodes.last().is_some_and(|(_, left)| *left == 0) {
-            nodes.pop();
-        }
-        let Some((node, left)) = nodes.last_mut() else { continue };
-        *left -= 1;
-        assigned.push(PodNomination { pod: Arc::clone(pod), node: node.clone() });
+    // kube-scheduler takes older pods first.
+    others.sort_by_key(|(_, pod)| pod.created_at);
+    let none = BTreeMap::new();
+    let in_order = free.into_iter().map(|(workload, nodes)| {
+        let order = spread_over_zones(world, nodes, taken.get(&workload).unwrap_or(&none));
+        (workload, order.into_iter())
+    });
+    let mut next: BTreeMap<String, std::vec::IntoIter<NodeName>> = in_order.collect();
+    for (workload, pod) in others {
+        let Some(node) = next.get_mut(&workload).and_then(Iterator::next) else { continue };
+        assigned.push(PodNomination { pod: Arc::clone(pod), node });
     }
     assigned
+}
+
+/// Returns the running pods of the planned workloads, by node.
+fn running_pods(
+    world: &Observed,
+    planned: &BTreeMap<String, Vec<(NodeName, u32)>>,
+) -> BTreeMap<String, BTreeMap<NodeName, u32>> {
+    let mut running: BTreeMap<String, BTreeMap<NodeName, u32>> = BTreeMap::new();
+    for (workload, pods) in world.pod_runs() {
+        let key = workload_key(&workload);
+        if planned.contains_key(&key) {
+            let on = running.entry(key).or_default();
+            let nodes = pods.iter().filter(|pod| pod.is_active());
+            for node in nodes.filter_map(|pod| pod.node.as_ref()) {
+                *on.entry(node.clone()).or_insert(0) += 1;
+            }
+        }
+    }
+    running
+}
+
+/// Returns a node for each planned pod of a workload, in the order in which the pods arrive.
+///
+/// Each pod gets the zone with the fewest pods, and in it the node with the fewest. In any other order
+/// a spread rule may exclude the nominated node at first. kube-scheduler then takes the room of
+/// another pod.
+fn spread_over_zones(
+    world: &Observed,
+    planned: Vec<(NodeName, u32)>,
+    taken: &BTreeMap<NodeName, u32>,
+) -> Vec<NodeName> {
+    let zone = |node: &NodeName| world.nodes.get(node)?.labels.get(key::ZONE);
+    let mut in_zone: BTreeMap<Option<&LabelValue>, u32> = BTreeMap::new();
+    for (node, pods) in taken {
+        *in_zone.entry(zone(node)).or_insert(0) += pods;
+    }
+    let mut pods: Vec<(u32, &NodeName)> = Vec::new();
+    for (node, count) in &planned {
+        let before = taken.get(node).copied().unwrap_or(0);
+        pods.extend((0..*count).map(|pod| (before.saturating_add(pod), node)));
+    }
+    pods.sort_unstable();
+    let mut ranked: Vec<(u32, &NodeName)> = Vec::with_capacity(pods.len());
+    for (_, node) in pods {
+        let rank = in_zone.entry(zone(node)).or_insert(0);
+        ranked.push((*rank, node));
+        *rank += 1;
+    }
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, node)| node.clone()).collect()
 }
 
 /// Returns true if the pod waits for a node.
@@ -223,5 +280,33 @@ fn too_late() -> PortError {
         verb: "nominate pod".to_owned(),
         reason: format!("not sent within {} s", NOMINATIONS_WITHIN.as_secs()),
         effect: CallEffect::NotApplied,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::requirement::label;
+    use crate::testing::Scenario;
+
+    #[test]
+    fn pods_alternate_between_zones_from_the_emptiest_on() {
+        let mut scenario = Scenario::new(&["m5.large"], 1_500, 1_024);
+        scenario.step(1);
+        let node = scenario.node().clone();
+        let mut world = scenario.observed;
+        let zones = [("a1", "a"), ("a2", "a"), ("b1", "b"), ("c1", "c")];
+        world.nodes = zones
+            .map(|(name, zone)| {
+                let mut node = Node { name: name.into(), ..node.clone() };
+                node.labels.extend([label(key::ZONE, zone)]);
+                (node.name.clone(), node)
+            })
+            .into();
+        let planned = [("a1", 1), ("a2", 2), ("b1", 1), ("c1", 1)];
+        let planned = planned.map(|(node, pods)| (node.into(), pods)).to_vec();
+        let order = spread_over_zones(&world, planned, &[("c1".into(), 1)].into());
+        let order: Vec<&str> = order.iter().map(NodeName::as_str).collect();
+        assert_eq!(order, ["a1", "b1", "a2", "c1", "a2"]);
     }
 }
