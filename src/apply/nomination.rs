@@ -180,11 +180,11 @@ fn spread_over_zones(
         *in_zone.entry(zone(node)).or_insert(0) += pods;
     }
     let mut pods: Vec<(u32, &NodeName)> = Vec::new();
-    for (node, count) in &planned {
+    for (node, count) in planned.iter().rev() {
         let before = taken.get(node).copied().unwrap_or(0);
         pods.extend((0..*count).map(|pod| (before.saturating_add(pod), node)));
     }
-    pods.sort_unstable();
+    pods.sort_by_key(|(before, _)| *before);
     let mut ranked: Vec<(u32, &NodeName)> = Vec::with_capacity(pods.len());
     for (_, node) in pods {
         let rank = in_zone.entry(zone(node)).or_insert(0);
@@ -307,6 +307,6 @@ mod tests {
         let planned = planned.map(|(node, pods)| (node.into(), pods)).to_vec();
         let order = spread_over_zones(&world, planned, &[("c1".into(), 1)].into());
         let order: Vec<&str> = order.iter().map(NodeName::as_str).collect();
-        assert_eq!(order, ["a1", "b1", "a2", "c1", "a2"]);
+        assert_eq!(order, ["b1", "a2", "a1", "c1", "a2"]);
     }
 }

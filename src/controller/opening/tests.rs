@@ -126,7 +126,7 @@ const PENDING: [(&str, Option<&str>); 3] = [("a", None), ("b", None), ("c", None
 #[test]
 fn ready_batch_opens_with_its_planned_pods_nominated() {
     let mut harness = leads(Mode::Full, Some(plan_for(3)));
-    let all = opened(&[("a", 2), ("b", 2), ("c", 1)], &[1, 2]);
+    let all = opened(&[("a", 2), ("b", 1), ("c", 2)], &[1, 2]);
     assert_eq!(observe(&mut harness, 1, seen(1, &PENDING)), all);
     // The opening is in progress.
     assert_eq!(observe(&mut harness, 2, seen(2, &PENDING)), []);
@@ -140,7 +140,7 @@ fn ready_batch_opens_with_its_planned_pods_nominated() {
 fn pods_wait_for_a_booting_node_at_most_twenty_seconds() {
     type Boot = (fn(&mut Observed), &'static [(&'static str, u32)]);
     let boots: [Boot; 2] = [
-        (|world| node(world, "node-of-i-2").ready = false, &[("a", 2), ("b", 2), ("c", 1)]),
+        (|world| node(world, "node-of-i-2").ready = false, &[("a", 2), ("b", 1), ("c", 2)]),
         // Its node has not registered.
         (|world| drop(world.nodes.remove("node-of-i-2")), &[("a", 1)]),
     ];
@@ -165,7 +165,7 @@ fn deadline_passes_without_an_observation() {
     node(&mut world, "node-of-i-2").ready = false;
     observe(&mut harness, 10, world);
     assert!(harness.state().wakes_at.is_some_and(|at_time| at_time <= at(30)));
-    let all = opened(&[("a", 2), ("b", 2), ("c", 1)], &[1]);
+    let all = opened(&[("a", 2), ("b", 1), ("c", 2)], &[1]);
     assert_eq!(step(&mut harness, 30, Event::Timer), all);
 }
 
@@ -181,16 +181,16 @@ fn pods_are_nominated_once_and_again_after_a_clear() {
         world
     };
     let mut harness = leads(Mode::Full, Some(plan_for(3)));
-    let all = opened(&[("a", 2), ("b", 2), ("c", 1)], &[]);
+    let all = opened(&[("a", 2), ("b", 1), ("c", 2)], &[]);
     assert_eq!(observe(&mut harness, 1, starting(1, &[])), all);
-    let answers = [("a", 2), ("b", 2), ("c", 1)].map(|(pod, node)| {
+    let answers = [("a", 2), ("b", 1), ("c", 2)].map(|(pod, node)| {
         let node = format!("node-of-i-{node}").as_str().into();
         (format!("uid-of-{pod}").as_str().into(), node, Ok(()))
     });
     assert_eq!(step(&mut harness, 2, Event::PodsNominated(answers.to_vec())), []);
     // kube-scheduler cleared one: the controller waits with it.
-    assert_eq!(observe(&mut harness, 3, starting(3, &[(1, 2), (2, 1)])), []);
-    let mut world = starting(4, &[(1, 2), (2, 1)]);
+    assert_eq!(observe(&mut harness, 3, starting(3, &[(1, 1), (2, 2)])), []);
+    let mut world = starting(4, &[(1, 1), (2, 2)]);
     node(&mut world, "node-of-i-2").ready = true;
     assert_eq!(observe(&mut harness, 4, world), opened(&[("a", 2)], &[1, 2]));
 }
@@ -336,7 +336,7 @@ fn only_the_leader_opens_nodes_and_only_ours() {
 #[test]
 fn next_leader_continues_a_batch() {
     let mut harness = leads(Mode::Full, Some(plan_for(3)));
-    let all = opened(&[("a", 2), ("b", 2), ("c", 1)], &[1, 2]);
+    let all = opened(&[("a", 2), ("b", 1), ("c", 2)], &[1, 2]);
     assert_eq!(observe(&mut harness, 1, seen(1, &PENDING)), all);
     // Its predecessor ended between the nominations and the opening.
     let mut next = leads(Mode::Full, Some(plan_for(3)));
@@ -415,7 +415,7 @@ fn pools_that_share_a_workload_open_together() {
     let mut shared = leads(Mode::Full, Some(plan.clone()));
     let mut world = seen(1, &PENDING);
     retag(&mut world);
-    let early = opened(&[("a", 2), ("b", 2), ("c", 1)], &[]);
+    let early = opened(&[("a", 2), ("b", 1), ("c", 2)], &[]);
     assert_eq!(observe(&mut shared, 1, world), early);
     // Nothing connects the pools: one does not wait for the other.
     plan.capacity.placements.truncate(1);
@@ -433,7 +433,7 @@ fn assert_opened_as_launched(mut harness: ControllerHarness) {
             state.planning.planned_pods.insert(instance.into(), pods);
         }
     });
-    let all = opened(&[("a", 2), ("b", 2), ("c", 1)], &[1, 2]);
+    let all = opened(&[("a", 2), ("b", 1), ("c", 2)], &[1, 2]);
     assert_eq!(observe(&mut harness, 1, seen(1, &PENDING)), all);
 }
 
