@@ -166,9 +166,9 @@ fn running_pods(
 
 /// Returns a node for each planned pod of a workload, in the order in which the pods arrive.
 ///
-/// Each pod gets the zone with the fewest pods, and in it the node with the fewest. In any other order
-/// a spread rule may exclude the nominated node at first. kube-scheduler then takes the room of
-/// another pod.
+/// Each pod gets the zone with the fewest pods, and in it the node with the fewest. In any other
+/// order, a spread rule may exclude the nominated node at first. kube-scheduler then takes the room
+/// of another pod.
 fn spread_over_zones(
     world: &Observed,
     planned: Vec<(NodeName, u32)>,
