@@ -125,7 +125,9 @@ impl Passes<'_> {
             };
             if let Some(more) = more.filter(is_better) {
                 outcome.baseline_price += more.layout.price - outcome.fleet.layout.price;
-                outcome.fleet = more;
+                // The added nodes are the cheapest, so they may share one Spot offering.
+                let more = SolvedFleet::new(more);
+                outcome.fleet = SpotDiversity.improve(&mut Simulation::new(&problem), more).fleet;
                 (checks.orders, outcome.is_partly_covered) = (orders, false);
                 return;
             }

@@ -2,6 +2,7 @@
 
 use super::pod_rules::{deployment, scenario};
 use crate::model::desired::WorstCase;
+use crate::model::units::MicroUsd;
 use crate::solver::Solution;
 use crate::testing::{Scenario, requirement};
 
@@ -114,16 +115,39 @@ fn pod_that_needs_a_node_dearer_than_half_the_fleet_is_placed() {
 }
 
 /// With the pods of `z` last, those of `a` are on every node, whatever nodes are added.
-#[test]
-fn orders_by_priority_place_pods_that_no_fleet_places_in_all_orders() {
+fn not_placeable_in_all_orders() -> Scenario {
     let patient =
         format!("priority: 500, preemptionPolicy: Never, {}, {}", containers(1_700), avoids("a"));
     let mut scenario =
         scenario(&[deployment("a", 24, &containers(450)), deployment("z", 8, &patient)]);
     scenario.settings.worst_case = WorstCase::Contingency;
-    let solution = scenario.solve();
+    scenario
+}
+
+#[test]
+fn orders_by_priority_place_pods_that_no_fleet_places_in_all_orders() {
+    let solution = not_placeable_in_all_orders().solve();
     assert_eq!(unschedulable(&solution), 0);
     let passed = |part: &str| solution.target.simulated_runs.iter().any(|run| run.contains(part));
     assert!(passed("interleaved") && !passed("never-preempting-last"));
     assert_eq!(messages(&solution, "stay pending").len(), 1, "{:?}", solution.refusals);
+}
+
+#[test]
+fn spot_nodes_for_likely_orders_share_offerings() {
+    let mut scenario = not_placeable_in_all_orders();
+    scenario.pool().requirements[1] = requirement("karpenter.sh/capacity-type", &["spot"]);
+    for kind in scenario.catalog.types.values_mut() {
+        for (index, offering) in (0..).zip(&mut kind.offerings) {
+            offering.price = Some(MicroUsd(30_000 + index));
+        }
+    }
+    scenario.desired.max_offering_share = Some(50_000);
+    let target = scenario.solve().target;
+    let mut by_zone = std::collections::BTreeMap::new();
+    for launch in &target.launches {
+        *by_zone.entry((&launch.node.instance_type, &launch.node.zone)).or_insert(0) += 1;
+    }
+    let most = by_zone.values().copied().max().unwrap_or(0);
+    assert!(most * 2 <= target.launches.len(), "{by_zone:?}");
 }
