@@ -13,6 +13,7 @@ pub mod event_reason;
 pub mod expander_priorities;
 pub mod fargate;
 pub mod ids;
+pub mod job;
 pub mod market;
 pub mod node_annotations;
 pub mod observed;

@@ -62,6 +62,7 @@ use crate::demand::PodShape;
 use crate::model::desired::DisruptionBudget;
 use crate::model::fargate::FargateProfile;
 use crate::model::ids::{Labels, Namespace, WorkloadId};
+use crate::model::job::JobRetries;
 use crate::model::observed::{ClusterIdentity, Observed};
 use crate::model::pod::PodTemplate;
 use crate::model::storage::Storage;
@@ -118,6 +119,8 @@ pub struct WorldInit {
 pub struct Delivery {
     /// Workloads. A delivered workload that is missing here is deleted.
     pub workloads: BTreeMap<WorkloadId, DeliveredWorkload>,
+    /// Failed pods that Jobs survive. Evictions of a Job that is missing here have no effect on it.
+    pub job_retries: BTreeMap<WorkloadId, JobRetries>,
     /// Workloads that are not deleted if they are missing here.
     pub retained: BTreeSet<WorkloadId>,
     /// Namespaces in which no workload is deleted.

@@ -17,7 +17,7 @@ use super::retirement_state::{RetirementState, UNLISTED, excess_replicas, retire
 use super::termination_grace::{CONTINUED_DRAIN, ForcedEnd, OVERDUE_MAX, WAIT_FOR_END_MAX};
 use super::wave_plan::RetireWork;
 use crate::apply::ports::{Clock, Cloud, Cluster, CordonOutcome, EvictOutcome, PortError};
-use crate::demand::is_do_not_disrupt_at;
+use crate::demand::{JobEvictions, is_do_not_disrupt_at};
 use crate::model::observed::{
     CordonMark, CordonReason, Instance, InstanceState, Node, Observed, Pod,
 };
@@ -385,7 +385,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             .map(|pod| &**pod)
             .filter(|pod| must_be_evicted(pod, node))
             .collect();
-        let why = do_not_disrupt_reason(node, observed, now, end)
+        let why = drain_refusal(node, observed, now, end)
             .or_else(|| uncordon_reason(node))
             .or_else(|| end.and_then(|end| end.late_arrival(&pods)));
         if let Some(why) = why {
@@ -447,11 +447,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         observed: &Observed,
     ) {
         let (cluster, now) = (self.ports.cluster, self.now());
+        let jobs = JobEvictions::of_read_jobs(observed);
+        let refusal = |pod: &Pod| eviction_refusal(pod, observed, &jobs, now);
         // Without an end by force, such a pod has ended the drain.
-        let (protected, pods): (Vec<&Pod>, Vec<&Pod>) = pods
-            .iter()
-            .copied()
-            .partition(|pod| !pod.terminating && is_do_not_disrupt_at(pod, observed, now));
+        let (protected, pods): (Vec<&Pod>, Vec<&Pod>) =
+            pods.iter().copied().partition(|pod| refusal(pod).is_some());
         let running = pods.iter().copied().filter(|pod| !pod.terminating);
         let evictions = running.map(|pod| -> Pin<Box<dyn Future<Output = _>>> {
             Box::pin(async move { (pod, cluster.evict(pod).await) })
@@ -480,10 +480,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
         match blocked_by {
             Some(why) => self.report_wait(item, why, |why| Step::Blocked { why }),
-            None => match protected.first() {
-                Some(pod) => {
-                    self.report_wait(item, do_not_disrupt_text(pod), |why| Step::Blocked { why });
-                }
+            None => match protected.first().and_then(|pod| refusal(pod)) {
+                Some(why) => self.report_wait(item, why, |why| Step::Blocked { why }),
                 None if pods.is_empty() => {}
                 None => item.wait_reason = Some(format!("pods still stopping: {}", pods.len())),
             },
@@ -551,8 +549,8 @@ fn still_cordoned(outcome: Outcome, problem: &str) -> Outcome {
 }
 
 /// Returns the reason why the node must not be drained, if any. A drain that ends by force waits for
-/// pods that must not be disrupted.
-fn do_not_disrupt_reason(
+/// pods that must not be evicted.
+fn drain_refusal(
     node: &Node,
     observed: &Observed,
     now: Timestamp,
@@ -561,14 +559,29 @@ fn do_not_disrupt_reason(
     if has_do_not_disrupt(node) {
         return Some(format!("node `{}` has a do-not-disrupt annotation", node.name));
     }
-    let is_protected = |pod: &Pod| {
-        must_be_evicted(pod, node) && !pod.terminating && is_do_not_disrupt_at(pod, observed, now)
-    };
-    let pod =
-        observed.pods.iter().filter(|_| forced_end.is_none()).find(|pod| is_protected(pod))?;
-    Some(do_not_disrupt_text(pod))
+    if forced_end.is_some() {
+        return None;
+    }
+    let jobs = JobEvictions::of_read_jobs(observed);
+    let mut pods = observed.pods.iter().filter(|pod| must_be_evicted(pod, node));
+    pods.find_map(|pod| eviction_refusal(pod, observed, &jobs, now))
 }
 
-fn do_not_disrupt_text(pod: &Pod) -> String {
-    format!("pod `{}/{}` must not be disrupted now", pod.namespace, pod.name)
+/// Returns the reason why a running pod must not be evicted now, if any. Jobs that were not read were
+/// judged by the plan.
+fn eviction_refusal(
+    pod: &Pod,
+    observed: &Observed,
+    jobs: &JobEvictions<'_>,
+    now: Timestamp,
+) -> Option<String> {
+    if pod.terminating {
+        return None;
+    }
+    let Pod { namespace, name, .. } = pod;
+    if is_do_not_disrupt_at(pod, observed, now) {
+        return Some(format!("pod `{namespace}/{name}` must not be disrupted now"));
+    }
+    let refusal = jobs.refusal(pod)?;
+    Some(format!("pod `{namespace}/{name}` must not be evicted: {refusal}"))
 }

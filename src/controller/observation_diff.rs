@@ -28,6 +28,7 @@ pub(super) fn is_same_observation(a: &Observed, b: &Observed) -> bool {
         instances,
         nodes,
         workloads,
+        jobs,
         templates,
         pods,
         storage,
@@ -50,6 +51,7 @@ pub(super) fn is_same_observation(a: &Observed, b: &Observed) -> bool {
         && *nodes == b.nodes
         && *pods == b.pods
         && *workloads == b.workloads
+        && *jobs == b.jobs
         && *groups == b.groups
         && *unread == b.unread;
     same_cluster

@@ -13,11 +13,14 @@ use super::classify::{DocumentClass, classify};
 use super::collector::Collector;
 use super::decode::{DEFAULT_NAMESPACES, Field, ObjectContext, ProblemCollector};
 use super::delivery::NO_POLICY;
+use super::job_retries;
 use super::object_meta::{display_name, object_meta};
 use super::placeholder::Vars;
 use super::tree_reader::read_object;
 use super::yaml::{YamlEntry, YamlNode, YamlValue};
 use crate::model::desired::{Desired, Severity};
+use crate::model::ids::WorkloadKind;
+use crate::model::job::JobRetries;
 
 /// Reads objects as an API server returns them, each with its `apiVersion` and `kind`.
 ///
@@ -36,6 +39,11 @@ pub fn read_live_objects<'a>(objects: impl IntoIterator<Item = &'a Json>) -> Des
     desired.problems.sort();
     desired.problems.dedup();
     desired
+}
+
+/// Returns the failed pods that a Job survives, as the API server returns the Job.
+pub fn read_job_retries(job: &Json) -> Option<JobRetries> {
+    job_retries::read(WorkloadKind::Job, &yaml_node(job))
 }
 
 /// Reads one object, whose place is `file`. Returns false for a kind or version that is not read.
@@ -99,7 +107,6 @@ mod tests {
     use super::*;
     use crate::manifest::read;
     use crate::model::desired::{Scale, Tree, TreeFile};
-    use crate::model::ids::WorkloadKind;
 
     fn deployment() -> Json {
         json!({

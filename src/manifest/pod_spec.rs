@@ -15,6 +15,7 @@ use super::decode::{Field, FieldMap};
 use super::labels::{LabelOwner, labels};
 use super::resource_list::{container_resources, resource_list};
 use crate::model::desired::Severity;
+use crate::model::job::INDEX_FAILURES;
 use crate::model::pod::{Container, HostPort, PodSpec, PodTemplate};
 
 /// Grace period of a pod whose declared one is negative, as in the API server.
@@ -101,7 +102,7 @@ fn annotations(field: &Field<'_>) -> BTreeMap<String, String> {
         let counts = |known: &str| {
             domain.strip_suffix(known).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
-        if ANNOTATION_DOMAINS.into_iter().any(counts)
+        if (key == INDEX_FAILURES || ANNOTATION_DOMAINS.into_iter().any(counts))
             && let Some(text) = value.text()
         {
             annotations.insert(key.to_owned(), text.into_owned());

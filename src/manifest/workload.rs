@@ -12,7 +12,7 @@ use super::object_meta::ObjectMeta;
 use super::placeholder::unread_source;
 use super::pod_spec::{claim_class, pod_template};
 use super::yaml::{YamlNode, YamlValue};
-use super::{cron, hooks, labels};
+use super::{cron, hooks, job_retries, labels};
 use crate::model::code::Code;
 use crate::model::desired::{Concurrency, CronSchedule, RolloutShare, Scale, Severity, Workload};
 use crate::model::ids::{WorkloadId, WorkloadKind};
@@ -119,6 +119,7 @@ pub(super) fn read(
         first_ordinal,
         max_surge,
         queue,
+        retries: job_retries::read(kind, root.field.node),
         ..Workload::new(id.clone(), meta.origin, scale, Arc::new(template))
     };
     into.insert(named, |all| &mut all.desired.workloads, id, workload, has_same_pods);

@@ -65,6 +65,7 @@ use crate::model::code::Code;
 use crate::model::expander_priorities::ExpanderPriorities;
 use crate::model::fargate::{FargateProfile, Rates};
 use crate::model::ids::{Labels, Namespace, NodeClassName, Origin, PoolName, WorkloadId};
+use crate::model::job::JobRetries;
 use crate::model::pod::{PodTemplate, ResourceList, Selector, Toleration, TopologySpread};
 use crate::model::requirement::Operator;
 use crate::model::storage::{Claim, PersistentVolume, StorageClass};
@@ -308,6 +309,8 @@ pub struct Workload {
     pub max_surge: RolloutShare,
     /// `LocalQueue` of Kueue that admits the pods.
     pub queue: Option<String>,
+    /// Failed pods that each Job of the workload survives, if it makes Jobs.
+    pub retries: Option<JobRetries>,
 }
 
 /// How the live number of replicas of a workload counts, if a delivery tool ignores the number that
@@ -362,8 +365,8 @@ impl RolloutShare {
 impl Workload {
     /// Returns a workload that creates no pods ahead of a rolling update, with ordinals from zero.
     pub fn new(id: WorkloadId, origin: Origin, scale: Scale, template: Arc<PodTemplate>) -> Self {
-        let max_surge = RolloutShare::NONE;
-        Self { id, origin, scale, template, first_ordinal: 0, max_surge, queue: None }
+        let (max_surge, queue, retries) = (RolloutShare::NONE, None, None);
+        Self { id, origin, scale, template, first_ordinal: 0, max_surge, queue, retries }
     }
 }
 

@@ -53,6 +53,7 @@ use crate::model::ids::{
     GroupName, InstanceId, InstanceTypeName, LabelKey, Labels, NodeName, Region, ReservationId,
     Tags, Uid, WorkloadId, ZoneName,
 };
+use crate::model::job::JobRetries;
 use crate::model::market::{CapacityType, Market};
 use crate::model::pod::{OPENING_TAINT, PodTemplate, Taint};
 use crate::model::storage::Storage;
@@ -122,6 +123,9 @@ pub struct Observed {
     /// Workloads in the cluster, in order of namespace, name and kind.
     #[serde(default)]
     pub workloads: Vec<LiveWorkload>,
+    /// Jobs that have not ended, in order of namespace and name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<LiveJob>,
     /// Pod templates of pods and workloads, by content key. A template contains a node name only if
     /// the pod was created with it, not if a scheduler bound the pod.
     #[serde(default)]
@@ -424,6 +428,20 @@ pub struct JobProgress {
     pub ended: bool,
 }
 
+/// A Job that has not ended, whatever owns it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LiveJob {
+    /// Identity; its kind is Job.
+    #[serde(flatten)]
+    pub id: WorkloadId,
+    /// Failed pods that it survives.
+    #[serde(flatten)]
+    pub retries: JobRetries,
+    /// Pods that failed so far.
+    #[serde(default)]
+    pub failed: u32,
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_first(ordinal: &u32) -> bool {
     *ordinal == 0
@@ -473,6 +491,7 @@ impl Observed {
             instances: BTreeMap::new(),
             nodes: BTreeMap::new(),
             workloads: Vec::new(),
+            jobs: Vec::new(),
             templates: BTreeMap::new(),
             pods: Vec::new(),
             storage: Storage::default(),
@@ -509,6 +528,7 @@ impl Observed {
         self.templates = templates.into_values().map(|t| (template_key(&t), t)).collect();
         self.pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         self.workloads.sort();
+        self.jobs.sort();
         self.exclusions.sort();
         self.scaling.sort();
     }

@@ -27,7 +27,7 @@ pub struct PodTemplate {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: Labels,
     /// Annotations that affect capacity decisions (`karpenter.sh/…`, `cluster-autoscaler…`,
-    /// `eks…`).
+    /// `eks…`, and [`INDEX_FAILURES`](super::job::INDEX_FAILURES)).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
     /// Specification.

@@ -323,6 +323,14 @@ pub enum BlockReason {
         /// Disruption budget, as `namespace/name`.
         budget: String,
     },
+    /// A Job counts evicted pods as failed, and might fail without its pods on the node.
+    #[serde(rename = "job-might-fail")]
+    JobMightFail {
+        /// Job, as `Job namespace/name`, or the owner of a Job that is not known.
+        job: String,
+        /// Reason, as a phrase about the Job.
+        why: String,
+    },
     /// The pool consolidates only empty nodes.
     #[serde(rename = "policy-when-empty")]
     PolicyWhenEmpty,

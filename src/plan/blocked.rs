@@ -28,6 +28,7 @@ pub fn is_blocked(row: &ExplainRow) -> bool {
         | BlockReason::ScaleDownDisabled
         | BlockReason::PinnedPod { .. }
         | BlockReason::ProtectedPod { .. }
+        | BlockReason::JobMightFail { .. }
         | BlockReason::UnsupportedPod { .. }
         | BlockReason::PolicyWhenEmpty
         | BlockReason::ConsolidationDisabled

@@ -75,8 +75,9 @@ use crate::model::node_annotations::NodeAnnotations;
 /// 1.5 added `capacity.explain[].differences` and `capacity.cost.list`. Its identity covers everything
 /// that `apply` reads, with the repository and the inputs of the second planning.
 ///
-/// 1.6 added `capacity.node_annotations`. Its identity also covers the prices and the order of
-/// alternatives. Plans of older formats can be rendered, but not applied.
+/// 1.6 added `capacity.node_annotations` and the block `job-might-fail`. Its identity also covers
+/// the prices and the order of alternatives. Plans of older formats can be rendered, but not
+/// applied.
 pub const FORMAT_VERSION: &str = "1.6";
 
 /// A plan.

@@ -5,6 +5,7 @@ mod daemon_sets;
 mod drift_report;
 mod failure_domains;
 mod group_growth;
+mod jobs;
 mod pools;
 mod reservations;
 mod resources;

@@ -295,6 +295,7 @@ fn block(reason: &BlockReason) -> String {
         BlockReason::ProtectedPod { workload, budget } => {
             format!("disruption budget {budget} never lets a pod of {workload} be evicted")
         }
+        BlockReason::JobMightFail { job, why } => format!("{job} {why}"),
         BlockReason::StaticPool => "its pool has a fixed number of nodes".to_owned(),
         BlockReason::GroupMinimum { minimum } => {
             format!("its group has at least {}", count(*minimum, "node"))

@@ -9,7 +9,8 @@ use super::state::{
 };
 use super::{Delivery, delay};
 use crate::model::ids::{NodeName, Uid, WorkloadId, WorkloadKind};
-use crate::model::observed::{Pod, PodPhase, surplus_pods, template_key};
+use crate::model::job::OnEviction;
+use crate::model::observed::{JobProgress, LiveJob, Pod, PodPhase, surplus_pods, template_key};
 
 /// Characters of generated names in Kubernetes.
 const NAME_CHARACTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -36,6 +37,7 @@ impl WorldState {
             self.controllers.iter().filter(missing).map(|(id, _)| id.clone()).collect();
         for id in removed {
             self.controllers.remove(&id);
+            self.jobs.remove(&id);
             for pod in self.active_pods(&id) {
                 self.stop_pod(&pod);
             }
@@ -61,8 +63,32 @@ impl WorldState {
                 self.create_bare_pod(id);
             }
         }
+        for (id, retries) in &delivery.job_retries {
+            if id.kind == WorkloadKind::Job {
+                let (id, retries) = (id.clone(), *retries);
+                let job = LiveJob { id: id.clone(), retries, failed: 0 };
+                self.jobs.entry(id).or_insert(job).retries = retries;
+            }
+        }
         // Daemons run on existing nodes, and existing pods may now fit elsewhere.
         self.wake_scheduler();
+    }
+
+    /// Counts an evicted pod as a failure of its Job, which fails with one failure too many.
+    pub(super) fn count_evicted_pod(&mut self, id: &WorkloadId) {
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        if job.retries.on_eviction == OnEviction::Ignored {
+            return;
+        }
+        job.failed += 1;
+        let survives =
+            job.retries.on_eviction != OnEviction::Fatal && job.failed <= job.retries.backoff_limit;
+        let Some(controller) = self.controllers.get_mut(id).filter(|_| !survives) else { return };
+        let succeeded = controller.job.map_or(0, |job| job.succeeded);
+        controller.job = Some(JobProgress { succeeded, ended: true });
+        for pod in self.active_pods(id) {
+            self.stop_pod(&pod);
+        }
     }
 
     /// Brings the pods of a workload to its desired state.

@@ -46,6 +46,11 @@ impl Delivery {
         });
         Self {
             workloads: workloads.collect(),
+            job_retries: desired
+                .workloads
+                .iter()
+                .filter_map(|(id, workload)| Some((id.clone(), workload.retries?)))
+                .collect(),
             retained: desired.retained.clone(),
             retaining_namespaces: desired.retaining_namespaces.clone(),
             budgets: desired.disruption_budgets.clone(),

@@ -18,7 +18,7 @@ use super::{RollingUpdate, ShapeFn, SimError, World, WorldInit, delay, world_fil
 use crate::model::desired::DisruptionBudget;
 use crate::model::ids::{InstanceId, Labels, Namespace, NodeName, Uid, WorkloadId, WorkloadKind};
 use crate::model::observed::{
-    Instance, LaunchedWith, Node, Pod, PodPhase, UnreadObject, template_key,
+    Instance, LaunchedWith, LiveJob, Node, Pod, PodPhase, UnreadObject, template_key,
 };
 use crate::model::pod::PodTemplate;
 use crate::model::storage::Storage;
@@ -77,6 +77,11 @@ impl WorldView<'_> {
     /// Returns a workload by its id.
     pub fn workload(&self, id: &WorkloadId) -> Option<WorkloadView<'_>> {
         self.0.controllers.get_key_value(id).map(workload_view)
+    }
+
+    /// Returns the failures of a Job whose limits are known.
+    pub fn job(&self, id: &WorkloadId) -> Option<&LiveJob> {
+        self.0.jobs.get(id)
     }
 
     /// Returns how often the scheduler has run.
@@ -382,6 +387,7 @@ impl World {
         if state.controllers.remove(id).is_none() {
             return;
         }
+        state.jobs.remove(id);
         let pods: Vec<PodKey> = state.pods.owned_by(id).map(pod_key).collect();
         for pod in pods {
             state.stop_pod(&pod);

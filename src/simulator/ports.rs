@@ -133,6 +133,7 @@ impl Cluster for World {
             pods: observed.pods,
             templates: observed.templates,
             workloads: observed.workloads,
+            jobs: observed.jobs,
             storage: observed.storage,
             scaling: observed.scaling,
             unread: Vec::new(),
@@ -292,6 +293,9 @@ impl WorldState {
         }
         let outcome = self.evaluate_eviction(&found)?;
         if outcome == EvictOutcome::Evicted {
+            if let Some(owner) = &found.owner {
+                self.count_evicted_pod(owner);
+            }
             self.remove_and_reconcile(found.owner, |state| state.stop_pod(&key));
         }
         Ok(outcome)

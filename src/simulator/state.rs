@@ -16,8 +16,8 @@ use crate::model::ids::{
 };
 use crate::model::market::CapacityType;
 use crate::model::observed::{
-    ClusterIdentity, ClusterPools, Exclusion, Group, Instance, JobProgress, LiveWorkload, Node,
-    Observed, Pod, Reservation, Resolved, Scaling, UnreadObject,
+    ClusterIdentity, ClusterPools, Exclusion, Group, Instance, JobProgress, LiveJob, LiveWorkload,
+    Node, Observed, Pod, Reservation, Resolved, Scaling, UnreadObject,
 };
 use crate::model::pod::{PodTemplate, Selector, Taint};
 use crate::model::saturating_time::later;
@@ -275,6 +275,8 @@ pub(super) struct WorldState {
     pub(super) pods: PodTable,
     pub(super) templates: BTreeMap<String, Arc<PodTemplate>>,
     pub(super) controllers: BTreeMap<WorkloadId, WorkloadController>,
+    /// Failures of Jobs, for those with known limits.
+    pub(super) jobs: BTreeMap<WorkloadId, LiveJob>,
     pub(super) registrations: BTreeMap<InstanceId, NodeRegistration>,
     pub(super) tokens: BTreeMap<String, ClientToken>,
     pub(super) timers: BTreeSet<Timer>,
@@ -323,6 +325,7 @@ impl WorldState {
             pods: PodTable::default(),
             templates: BTreeMap::new(),
             controllers: BTreeMap::new(),
+            jobs: BTreeMap::new(),
             registrations: BTreeMap::new(),
             tokens: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -362,6 +365,11 @@ impl WorldState {
         observed.instances.clone_from(&self.instances);
         observed.nodes.clone_from(&self.nodes);
         observed.workloads = self.live_workloads();
+        let has_ended = |job: &LiveJob| {
+            let controller = self.controllers.get(&job.id);
+            controller.and_then(|known| known.job).is_some_and(|job| job.ended)
+        };
+        observed.jobs = self.jobs.values().filter(|job| !has_ended(job)).cloned().collect();
         let in_use = |(key, _): &(&String, _)| used.contains(key.as_str());
         observed.templates = self
             .templates

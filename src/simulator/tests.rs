@@ -394,6 +394,24 @@ fn undelivered_workload_loses_its_pods() {
 }
 
 #[test]
+fn job_fails_with_one_eviction_too_many() {
+    let world = fleet(1);
+    deliver(&world, &Delivery::default().job("batch", 1, 100, 1));
+    settle(&world);
+    let evict = || {
+        let pod = pods(&world, "batch").into_iter().find(Pod::is_active).expect("it runs");
+        let outcome = run(world.evict(&pod)).expect("known");
+        assert_eq!(outcome, EvictOutcome::Evicted);
+        settle(&world);
+    };
+    evict();
+    let failed: Vec<u32> = world.observed().jobs.iter().map(|job| job.failed).collect();
+    assert_eq!((failed, pods(&world, "batch").len()), (vec![1], 1), "its pod is replaced");
+    evict();
+    assert!(world.observed().jobs.is_empty() && pods(&world, "batch").is_empty());
+}
+
+#[test]
 fn daemons_run_on_every_node_that_admits_them() {
     let world = world();
     let mut delivery = Delivery::default().with(WorkloadKind::DaemonSet, "agent", 0, 100);

@@ -221,6 +221,7 @@ fn restore_observed(state: &mut WorldState, observed: Observed) {
         instances,
         nodes,
         workloads,
+        jobs,
         templates,
         pods,
         storage,
@@ -253,6 +254,7 @@ fn restore_observed(state: &mut WorldState, observed: Observed) {
         state.pods.insert(Arc::unwrap_or_clone(pod));
     }
     state.controllers.extend(workloads.into_iter().map(restored_controller));
+    state.jobs.extend(jobs.into_iter().map(|job| (job.id.clone(), job)));
 }
 
 fn restore_hidden(state: &mut WorldState, hidden: HiddenState) -> Result<(), WorldError> {

@@ -10,12 +10,12 @@ use super::auto_scaling_groups::AutoScalingGroups;
 use super::daemon_sets::{RunningHere, running_by_node};
 use super::drift;
 use super::node_disposition::{
-    NodeDisposition, NodeDrift, RetireCondition, pinned_daemons, pinned_pods,
+    NodeDisposition, NodeDrift, RetireCondition, job_refusals, pinned_daemons, pinned_pods,
 };
 use super::offer::{Offer, Offers, runs_daemon};
 use super::reported_resources::MORE_PERCENT;
 use crate::catalog::{Catalog, Overlays};
-use crate::demand::{PodShape, ShapeContext, live_requests, pod_shape};
+use crate::demand::{JobRefusal, PodShape, ShapeContext, live_requests, pod_shape};
 use crate::model::desired::{AmiFamily, Desired, Pool};
 use crate::model::ids::{
     Labels, Namespace, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind, workload_key,
@@ -130,6 +130,7 @@ pub(super) fn existing_nodes(input: &Input, offers: &Offers) -> Vec<ExistingNode
         nominated_pods: nominated_pods(observed),
         pinned_daemons: pinned_daemons(observed, input.at),
         pinned_pods: pinned_pods(observed, input.at),
+        job_refusals: job_refusals(input),
         groups: AutoScalingGroups::new(input.desired, observed),
         spec_digests: spec_digests(input.desired),
         unread: unread_by_node(observed),
@@ -170,6 +171,8 @@ pub(super) struct ExistingNodeBuilder<'a> {
     pub(super) pinned_daemons: BTreeMap<NodeName, String>,
     /// Nodes with workloads whose pod there must not be moved now.
     pub(super) pinned_pods: BTreeSet<(&'a NodeName, &'a WorkloadId)>,
+    /// By node and workload: why the Job of a pod there might fail without it.
+    pub(super) job_refusals: BTreeMap<(&'a NodeName, &'a WorkloadId), JobRefusal>,
     pub(super) groups: AutoScalingGroups<'a>,
     /// Digest of the declared launch settings of each pool. There are many nodes and few pools.
     pub(super) spec_digests: BTreeMap<PoolName, String>,

@@ -10,7 +10,7 @@ use super::disruption_blockers;
 use super::drift;
 use super::existing_node::ExistingNodeBuilder;
 use super::reported_resources::is_near_formulas;
-use crate::demand::{DoNotDisrupt, is_do_not_disrupt_at};
+use crate::demand::{DoNotDisrupt, JobEvictions, JobRefusal, is_do_not_disrupt_at};
 use crate::model::desired::{Consolidation, Expiry, Pool, UnresolvedPolicy};
 use crate::model::ids::{LabelKey, NodeName, PoolName, WorkloadId, WorkloadKind, workload_key};
 use crate::model::observed::{
@@ -247,6 +247,10 @@ impl ExistingNodeBuilder<'_> {
             if (group.shape.do_not_disrupt || asks) && !ends_by_force {
                 return Some(BlockReason::PinnedPod { workload });
             }
+            let refusal = self.job_refusals.get(&(&node.name, &group.workload));
+            if let Some(JobRefusal { job, why }) = refusal.filter(|_| !ends_by_force).cloned() {
+                return Some(BlockReason::JobMightFail { job, why });
+            }
             let input = self.input;
             let groups = &input.demand.groups;
             let budget =
@@ -376,4 +380,15 @@ pub(super) fn pinned_pods(
     let pods = observed.pods.iter().filter(|pod| pod.is_active() && pod.node.is_some());
     let pods = pods.filter(|pod| is_do_not_disrupt_at(pod, observed, at));
     pods.filter_map(|pod| Some((pod.node.as_ref()?, pod.owner.as_ref()?))).collect()
+}
+
+/// Returns why the Job of a pod might fail if a node is drained, by node and workload.
+pub(super) fn job_refusals<'a>(
+    input: &Input<'a>,
+) -> BTreeMap<(&'a NodeName, &'a WorkloadId), JobRefusal> {
+    let Input { observed, desired, .. } = *input;
+    let jobs = JobEvictions::new(observed, desired);
+    let pods = observed.pods.iter().filter(|pod| pod.is_active());
+    pods.filter_map(|pod| Some(((pod.node.as_ref()?, pod.owner.as_ref()?), jobs.refusal(pod)?)))
+        .collect()
 }

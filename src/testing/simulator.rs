@@ -13,6 +13,7 @@ use crate::apply::ports::{Cloud, LaunchOffering, LaunchOutcome, LaunchRequest};
 use crate::demand::{ShapeContext, pod_shape};
 use crate::model::desired::{Desired, DisruptionBudget};
 use crate::model::ids::{InstanceId, WorkloadId, WorkloadKind};
+use crate::model::job::{JobRetries, OnEviction};
 use crate::model::market::CapacityType;
 use crate::model::observed::{ClusterIdentity, Group, Instance, Pod, tag};
 use crate::model::pod::PodTemplate;
@@ -149,6 +150,15 @@ impl Delivery {
         let workload = DeliveredWorkload { replicas, first_ordinal: 0, template };
         self.workloads.insert(id(kind, name), workload);
         self
+    }
+
+    /// Adds a Job that survives this number of failed pods.
+    pub(crate) fn job(self, name: &str, pods: u32, cpu: i64, backoff_limit: u32) -> Self {
+        let mut delivery = self.with(WorkloadKind::Job, name, pods, cpu);
+        let on_eviction = OnEviction::Counted;
+        let retries = JobRetries { backoff_limit, per_index: None, on_eviction };
+        delivery.job_retries.insert(id(WorkloadKind::Job, name), retries);
+        delivery
     }
 
     pub(crate) fn budget(mut self, app: &str, least: Option<&str>, most: Option<&str>) -> Self {

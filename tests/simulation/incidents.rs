@@ -34,6 +34,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)>
         super::fleet_lifecycle::ALL,
         super::idle_capacity::ALL,
         super::image_rollout::ALL,
+        super::jobs::ALL,
         super::crashes::ALL,
         super::edge_cases::ALL,
         super::external_actors::ALL,

@@ -17,6 +17,7 @@ pub(crate) mod idle_capacity;
 pub(crate) mod image_rollout;
 pub(crate) mod incidents;
 pub(crate) mod invariants;
+pub(crate) mod jobs;
 pub(crate) mod launches_beside_applies;
 pub(crate) mod lost_nodes;
 pub(crate) mod maintenance;

@@ -237,8 +237,11 @@ impl SimulatedCommit {
         let workloads = self.desired.workloads.values().map(|workload| {
             let replicas = match workload.scale {
                 Scale::Replicas(count) => count,
+                Scale::Job { pods, completions, suspended: false } => {
+                    completions.unwrap_or(u32::MAX).min(pods)
+                }
                 Scale::PerNode
-                | Scale::Job { .. }
+                | Scale::Job { suspended: true, .. }
                 | Scale::CronJob { .. }
                 | Scale::ScaledJob(_)
                 | Scale::Buffer(_) => 0,
@@ -250,6 +253,12 @@ impl SimulatedCommit {
             retained: self.desired.retained.clone(),
             retaining_namespaces: self.desired.retaining_namespaces.clone(),
             workloads: workloads.collect(),
+            job_retries: self
+                .desired
+                .workloads
+                .iter()
+                .filter_map(|(id, workload)| Some((id.clone(), workload.retries?)))
+                .collect(),
             budgets: self.desired.disruption_budgets.clone(),
             namespaces: self.desired.namespaces.clone(),
             storage: Storage::default(),

@@ -12,10 +12,10 @@ use super::node::parse_node;
 use super::owner_references::{controller_owner, parse_metadata};
 use super::pod::{has_chosen_node, parse_pod};
 use super::queued_workloads::{is_queue_resource, without_templates};
-use crate::manifest::read_live_objects;
+use crate::manifest::{read_job_retries, read_live_objects};
 use crate::model::desired::Scale;
 use crate::model::ids::{LabelKey, LabelValue, NodeName, TextInterner, WorkloadId, WorkloadKind};
-use crate::model::observed::{JobProgress, LiveWorkload, Node, Pod, template_key};
+use crate::model::observed::{JobProgress, LiveJob, LiveWorkload, Node, Pod, template_key};
 use crate::model::pod::PodTemplate;
 
 /// Metadata that matters only to its author.
@@ -27,6 +27,8 @@ pub(super) struct CachedObject {
     pub(super) content: ObjectContent,
     /// Parts that could not be parsed, if there are any.
     pub(super) unread: Option<Box<UnreadParts>>,
+    /// Failures of a Job that has not ended.
+    pub(super) job: Option<Box<LiveJob>>,
 }
 
 /// Parts of an object that could not be parsed.
@@ -97,7 +99,10 @@ impl CachedObject {
         match resource.kind {
             "Pod" => Self::from_pod(&object),
             "ReplicaSet" => Self::from_owner(WorkloadKind::ReplicaSet, &object),
-            "Job" => Self::from_owner(WorkloadKind::Job, &object),
+            "Job" => {
+                let job = live_job(&object).map(Box::new);
+                Self { job, ..Self::from_owner(WorkloadKind::Job, &object) }
+            }
             "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicationController" | "CronJob" => {
                 Self::from_workload(&object)
             }
@@ -120,12 +125,13 @@ impl CachedObject {
     }
 
     fn readable(content: ObjectContent) -> Self {
-        Self { content, unread: None }
+        Self { content, unread: None, job: None }
     }
 
     fn unread(content: ObjectContent, reasons: Vec<String>, node: Option<NodeName>) -> Self {
         let is_unread = !reasons.is_empty();
-        Self { content, unread: is_unread.then(|| Box::new(UnreadParts { reasons, node })) }
+        let unread = is_unread.then(|| Box::new(UnreadParts { reasons, node }));
+        Self { content, unread, job: None }
     }
 
     fn from_pod(object: &Json) -> Self {
@@ -207,6 +213,26 @@ fn job_progress(object: &Json) -> Option<JobProgress> {
         matches!(text("type"), Some("Complete" | "Failed")) && text("status") == Some("True")
     });
     Some(JobProgress { succeeded: u32::try_from(succeeded).unwrap_or(u32::MAX), ended })
+}
+
+/// Returns the failures of a Job that has not ended, and those that it survives. The status first
+/// lists a failed pod by its UID, and counts it once the pod may be deleted.
+fn live_job(object: &Json) -> Option<LiveJob> {
+    let meta = parse_metadata(object)?;
+    let (namespace, name) = (meta.namespace?.as_str().into(), meta.name?.as_str().into());
+    let id = WorkloadId { namespace, name, kind: WorkloadKind::Job };
+    if job_progress(object).is_some_and(|job| job.ended) {
+        return None;
+    }
+    let counted = match object.pointer("/status/failed") {
+        None | Some(Json::Null) => 0,
+        // An unreadable count must not allow an eviction.
+        Some(count) => count.as_u64().unwrap_or(u64::MAX),
+    };
+    let listed = object.pointer("/status/uncountedTerminatedPods/failed").and_then(Json::as_array);
+    let listed = listed.map_or(0, |pods| u64::try_from(pods.len()).unwrap_or(u64::MAX));
+    let failed = u32::try_from(counted.saturating_add(listed)).unwrap_or(u32::MAX);
+    Some(LiveJob { id, retries: read_job_retries(object)?, failed })
 }
 
 /// Shared values of many objects. A cluster has about a hundred times as many pods as templates.
@@ -330,6 +356,37 @@ mod tests {
         ] {
             let expected = Some(JobProgress { succeeded, ended });
             assert_eq!(progress(status.clone()), expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn failures_of_a_job_count_until_it_ends() {
+        let owners = json!([{
+            "apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly", "uid": "u",
+            "controller": true
+        }]);
+        for (status, expected) in [
+            (json!({}), Some(0)),
+            (json!({ "failed": 3 }), Some(3)),
+            (json!({ "failed": 3, "uncountedTerminatedPods": { "failed": ["a", "b"] } }), Some(5)),
+            (json!({ "failed": "many" }), Some(u32::MAX)),
+            (json!({ "failed": 7, "conditions": [{ "type": "Failed", "status": "True" }] }), None),
+        ] {
+            for owners in [json!(null), owners.clone()] {
+                let object = json!({
+                    "apiVersion": "batch/v1", "kind": "Job",
+                    "metadata": { "name": "a", "namespace": "web", "ownerReferences": owners },
+                    "spec": { "backoffLimit": 4, "template": { "spec": {
+                        "restartPolicy": "Never", "containers": [{ "name": "main", "image": "main" }]
+                    } } },
+                    "status": status
+                });
+                let job = CachedObject::from_json(JOBS, object).job;
+                let failed = job.as_ref().map(|job| job.failed);
+                assert_eq!(failed, expected, "{status} {owners}");
+                let limits = job.iter().map(|job| job.retries.backoff_limit);
+                assert!(limits.eq(expected.map(|_| 4_u32)), "{status}");
+            }
         }
     }
 }

@@ -261,6 +261,7 @@ pub(super) fn assemble(
                 Some(unread) => read.add_unread(resource, key, &unread.summary()),
                 None => {}
             }
+            read.objects.jobs.extend(cached.job.as_deref().cloned());
             match &cached.content {
                 ObjectContent::OwnerLink(link) => {
                     read.owners.insert(&link.id, &link.owner);

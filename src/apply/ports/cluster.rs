@@ -8,7 +8,7 @@ use super::PortError;
 use crate::model::ids::{NodeName, Uid};
 use crate::model::node_annotations::NodeAnnotations;
 use crate::model::observed::{
-    ClusterPools, CordonMark, LiveWorkload, Node, Pod, Scaling, UnreadObject,
+    ClusterPools, CordonMark, LiveJob, LiveWorkload, Node, Pod, Scaling, UnreadObject,
 };
 use crate::model::pod::PodTemplate;
 use crate::model::storage::Storage;
@@ -46,6 +46,8 @@ pub struct ClusterObjects {
     pub templates: BTreeMap<String, Arc<PodTemplate>>,
     /// Workloads of the cluster.
     pub workloads: Vec<LiveWorkload>,
+    /// Jobs that have not ended.
+    pub jobs: Vec<LiveJob>,
     /// Storage classes, volumes, claims, and attach limits of nodes.
     pub storage: Storage,
     /// Observed state of autoscalers.

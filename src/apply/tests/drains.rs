@@ -171,6 +171,25 @@ fn do_not_disrupt_pod_keeps_its_node() {
 }
 
 #[test]
+fn job_that_might_fail_keeps_its_nodes() {
+    for (backoff_limit, is_kept) in [(6, true), (20, false)] {
+        let world = fleet();
+        let delivery = workloads(6).job("import", 6, 300, backoff_limit);
+        world.deliver(&delivery).expect("kept in memory");
+        world.settle(MINUTE * 5).expect("kept in memory");
+        let receipt = applied(&plan(&world), &world);
+        let is_abandoned = |key: &str| {
+            let outcome = outcome(&receipt, key, WaveStep::Retire);
+            matches!(outcome, Outcome::Abandoned { why } if why.contains("web/import might fail"))
+        };
+        assert_eq!(["0", "1"].into_iter().any(is_abandoned), is_kept, "{receipt:?}");
+        let failed = world.observed().jobs.iter().map(|job| job.failed).sum::<u32>();
+        assert_eq!(failed == 0, is_kept, "{failed} pods of the Job were evicted");
+        assert!(cordoned(&world).is_empty());
+    }
+}
+
+#[test]
 fn retirement_waits_for_fewer_replicas_until_the_timeout() {
     let world = fleet();
     let mut plan = plan(&world);

@@ -262,6 +262,23 @@ fn do_not_disrupt_pods_run_until_the_period_ends() {
 }
 
 #[test]
+fn pods_of_a_job_that_might_fail_run_until_the_period_ends() {
+    let world = fleet();
+    world.deliver(&workloads(6).job("import", 6, 300, 6)).expect("kept in memory");
+    world.settle(MINUTE * 5).expect("kept in memory");
+    let plan = with_grace(plan(&world), MINUTE * 10);
+    let (receipt, _) = apply_over(&plan, &world, &settings());
+    assert_eq!(receipt.expect("not refused").verdict, ApplyStatus::Applied);
+    let is_of_job = |name: &str| name.starts_with("import-");
+    let calls = writes(&world);
+    let is_eviction =
+        |call: &PortCall| matches!(call, PortCall::Evict { name, .. } if is_of_job(name));
+    let is_deletion =
+        |call: &PortCall| matches!(call, PortCall::DeletePod { name, .. } if is_of_job(name));
+    assert!(!calls.iter().any(is_eviction) && calls.iter().any(is_deletion), "{calls:?}");
+}
+
+#[test]
 fn interrupted_drain_with_a_period_stays_cordoned() {
     let at_wave: fn(&Step) -> bool =
         |step| matches!(step, Step::Wave { step: WaveStep::Retire, .. });

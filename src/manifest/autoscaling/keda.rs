@@ -7,6 +7,7 @@ use jiff::SignedDuration;
 use super::super::collector::{Collector, Definition};
 use super::super::cron;
 use super::super::decode::{Field, FieldMap, shorten};
+use super::super::job_retries;
 use super::super::object_meta::ObjectMeta;
 use super::super::workload::job_template;
 use super::{horizontal_pod_autoscaler, scaler, target};
@@ -384,7 +385,8 @@ pub(in super::super) fn scaled_job(meta: ObjectMeta, root: &FieldMap<'_>, into: 
     let pods = job.pods();
     let scale = Scale::ScaledJob(JobScaling { pods, min, max, strategy, is_paused });
     let (origin, template) = (meta.origin, Arc::new(job.template));
-    let workload = Workload::new(id.clone(), origin, scale, template);
+    let retries = job_retries::read(kind, root.field.node);
+    let workload = Workload { retries, ..Workload::new(id.clone(), origin, scale, template) };
     let same = |a: &Workload, b: &Workload| a.scale == b.scale && a.template == b.template;
     into.insert(named, |all| &mut all.desired.workloads, id, workload, same);
 }

@@ -4,25 +4,51 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Violations;
 use super::context::{CheckContext, CheckedRow, RunningPods};
-use crate::demand::is_do_not_disrupt_at;
+use crate::demand::{JobEvictions, PodGroup, is_do_not_disrupt_at};
 use crate::model::ids::{NodeName, WorkloadId};
+use crate::model::observed::Pod;
 use crate::model::reason::RetireReason;
 use crate::plan::wire::{Reason, ResourceKind};
 
 /// Annotation that forbids a voluntary disruption of a node.
 const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 
-/// Nodes and workloads with a pod on the node that must not be moved at the plan's timestamp.
-type PinnedPods<'a> = BTreeSet<(&'a NodeName, &'a WorkloadId)>;
+/// Nodes and workloads with a pod on the node.
+type NodePods<'a> = BTreeSet<(&'a NodeName, &'a WorkloadId)>;
+
+/// Pods that a removal for cost must not move.
+struct PinnedPods<'a> {
+    /// Pods that must not be moved at the plan's timestamp.
+    at_plan_time: NodePods<'a>,
+    /// Pods whose Job might fail without them.
+    of_jobs: NodePods<'a>,
+}
+
+impl<'a> PinnedPods<'a> {
+    fn new(context: &CheckContext<'a>) -> Self {
+        let (facts, at) = (context.facts, context.plan.timestamp);
+        let jobs = JobEvictions::new(facts.observed, facts.desired);
+        let select = |is_pinned: &dyn Fn(&Pod) -> bool| -> NodePods<'a> {
+            let pods = facts.observed.pods.iter();
+            let pods = pods.filter(|pod| pod.is_active() && is_pinned(pod));
+            pods.filter_map(|pod| Some((pod.node.as_ref()?, pod.owner.as_ref()?))).collect()
+        };
+        Self {
+            at_plan_time: select(&|pod| is_do_not_disrupt_at(pod, facts.observed, at)),
+            of_jobs: select(&|pod| jobs.refusal(pod).is_some()),
+        }
+    }
+
+    fn contains(&self, node: &NodeName, group: &PodGroup) -> bool {
+        let pod = (node, &group.workload);
+        group.shape.do_not_disrupt
+            || self.at_plan_time.contains(&pod)
+            || group.counts.planned > 0 && self.of_jobs.contains(&pod)
+    }
+}
 
 pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
-    let (observed, at) = (context.facts.observed, context.plan.timestamp);
-    let pods = observed
-        .pods
-        .iter()
-        .filter(|pod| pod.is_active() && is_do_not_disrupt_at(pod, observed, at));
-    let pinned_pods =
-        pods.filter_map(|pod| Some((pod.node.as_ref()?, pod.owner.as_ref()?))).collect();
+    let pinned_pods = PinnedPods::new(context);
     let places = places(context);
     for row in context.rows.iter().filter(|row| row.action.deletes()) {
         check_stranded(context, row, &places, violations);
@@ -116,9 +142,7 @@ fn check_pinned(
         );
     }
     for here in context.running_on(&node.name).filter(|_| !is_forced) {
-        if !here.group.shape.do_not_disrupt
-            && !pinned_pods.contains(&(&node.name, &here.group.workload))
-        {
+        if !pinned_pods.contains(&node.name, here.group) {
             continue;
         }
         let fault =

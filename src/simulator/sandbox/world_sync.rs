@@ -443,6 +443,10 @@ fn controllers(view: &WorldView<'_>, texts: &TemplateTexts) -> BTreeMap<ObjectKe
             if let Some(object) = out.get_mut(&key).filter(|_| workload.first_ordinal > 0) {
                 object["spec"]["ordinals"]["start"] = workload.first_ordinal.into();
             }
+            if let Some((object, job)) = out.get_mut(&key).zip(view.job(workload.id)) {
+                object["spec"]["backoffLimit"] = job.retries.backoff_limit.into();
+                object["status"]["failed"] = job.failed.into();
+            }
         }
     }
     out

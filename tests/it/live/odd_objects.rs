@@ -167,6 +167,7 @@ fn plan(objects: ClusterObjects) -> (Option<i32>, String) {
         pods,
         templates,
         workloads,
+        jobs,
         storage,
         scaling,
         unread: _,
@@ -180,6 +181,7 @@ fn plan(objects: ClusterObjects) -> (Option<i32>, String) {
     observed.pods.extend(pods);
     observed.templates.extend(templates);
     observed.workloads.extend(workloads);
+    observed.jobs.extend(jobs);
     (observed.storage, observed.scaling, observed.unread) = (storage, scaling, unread);
     observed.canonicalize();
     let directory = tempfile::tempdir().expect("a directory");

@@ -23,6 +23,7 @@ fn all_objects(objects: &ClusterObjects) -> BTreeSet<String> {
         pods,
         templates,
         workloads,
+        jobs,
         storage,
         scaling,
         unread,
@@ -33,6 +34,7 @@ fn all_objects(objects: &ClusterObjects) -> BTreeSet<String> {
     all.extend(pods.iter().map(|pod| format!("{pod:?}")));
     all.extend(templates.iter().map(|template| format!("{template:?}")));
     all.extend(workloads.iter().map(|workload| format!("{workload:?}")));
+    all.extend(jobs.iter().map(|job| format!("{job:?}")));
     all.extend([format!("{storage:?} {scaling:?} {unread:?} {unread_objects:?} {pools:?}")]);
     all
 }

@@ -185,6 +185,7 @@ fn delivery(desired: &Desired, catalog: &Catalog) -> Delivery {
         retained: desired.retained.clone(),
         retaining_namespaces: desired.retaining_namespaces.clone(),
         workloads: workloads.collect(),
+        job_retries: [].into(),
         budgets: desired.disruption_budgets.clone(),
         namespaces: desired.namespaces.clone(),
         storage: declared_storage(desired),

@@ -52,6 +52,9 @@ pub(super) const HARMLESS: &[Defect] = &[
         shape(i, "api", |shape| shape.do_not_disrupt = true);
         explain(p, "2").retire_reason = Some(RetireReason::Requested);
     }),
+    ("ownership/pinned", "a pod of a Job that survives its eviction", |_, i| {
+        super::observed::run_job(i, 6);
+    }),
     ("ownership/pinned", "a drain that ends by force ignores do-not-disrupt of pods", |p, i| {
         shape(i, "api", |shape| shape.do_not_disrupt = true);
         pool(i).termination_grace_period = Some(SignedDuration::from_mins(1));

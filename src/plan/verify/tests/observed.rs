@@ -1,6 +1,11 @@
 //! Defects of the states before, and of ownership.
 
 use super::*;
+use crate::model::ids::{WorkloadId, WorkloadKind};
+use crate::model::job::{JobRetries, OnEviction};
+use crate::model::observed::LiveJob;
+use crate::testing::pods::pod_group;
+use crate::testing::world;
 
 pub(super) const OBSERVED: &[Defect] = &[
     ("observed/exists", "an unobserved instance", |p, _| {
@@ -76,6 +81,7 @@ pub(super) const OWNERSHIP: &[Defect] = &[
     ("ownership/pinned", "a pod with a do-not-disrupt annotation", |_, i| {
         shape(i, "api", |shape| shape.do_not_disrupt = true);
     }),
+    ("ownership/pinned", "a pod whose Job might fail without it", |_, i| run_job(i, 0)),
     ("ownership/pinned", "a drifted node whose pod must not be moved", |p, i| {
         shape(i, "api", |shape| shape.do_not_disrupt = true);
         explain(p, "2").retire_reason = Some(drifted());
@@ -108,3 +114,15 @@ pub(super) const OWNERSHIP: &[Defect] = &[
         row(p, "1").change.actions = vec![Action::Update];
     }),
 ];
+
+/// Runs a pod of a Job on the node that the plan replaces.
+pub(super) fn run_job(inputs: &mut Inputs, backoff_limit: u32) {
+    let id = WorkloadId { kind: WorkloadKind::Job, ..workload("import") };
+    let retries = JobRetries { backoff_limit, per_index: None, on_eviction: OnEviction::Counted };
+    inputs.observed.jobs.push(LiveJob { id: id.clone(), retries, failed: 0 });
+    inputs.observed.pods.push(world::pod("import").owned_by(&id).on("n2").into());
+    let shape = PodShape::clone(&group(inputs, "api").shape);
+    let mut import = pod_group(id, shape, 1);
+    import.running.insert("n2".into(), 1);
+    inputs.demand.groups.push(import);
+}
