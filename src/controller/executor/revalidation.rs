@@ -1,8 +1,8 @@
 //! Replanning during an apply: before its first write, and before its removals.
 //!
 //! While launched nodes boot, a commit or an autoscaler may change what the launches are for. So
-//! removals are judged by the planners of two commits: that of the plan, and the one planned last. A
-//! newer commit counts once a plan of it has begun.
+//! removals are judged by the planners of two commits: that of the plan, and the one planned last.
+//! A newer commit counts once a plan of it has begun.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -71,8 +71,8 @@ impl<P> Revalidation<'_, P> {
         BatchPods::new(&self.plan, world, &planned, |_| false).are_missing
     }
 
-    /// Returns true if `now` makes every removal of the plan, and launches as many nodes in place of
-    /// each group of them. Launches for new pods do not count.
+    /// Returns true if `now` makes every removal of the plan, and launches as many nodes in place
+    /// of each group of them. Launches for new pods do not count.
     fn is_still_planned(&self, now: &Plan) -> bool {
         let current = change_groups(now);
         let planned = change_groups(&self.plan);

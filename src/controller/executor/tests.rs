@@ -64,8 +64,8 @@ fn revalidation<P>(
     }
 }
 
-/// Makes a plan once more only for the same planned pods. Compared with any other plan, its launches
-/// are not enough.
+/// Makes a plan once more only for the same planned pods. Compared with any other plan, its
+/// launches are not enough.
 struct SearchingPlanner(PlannedPods);
 
 impl RevisionPlanner for SearchingPlanner {
