@@ -15,8 +15,8 @@ use super::wave_plan::{RetireWork, WaveWork};
 use crate::apply::ports::{Clock, Cloud, Cluster};
 use crate::model::ids::{Address, Uid};
 use crate::model::observed::Observed;
+use crate::plan::Plan;
 use crate::plan::wire::{Action, ExplainRow, ResourceChange, WaveStep};
-use crate::plan::{Plan, RevalidatedPlan};
 
 const UNREADABLE: &str = "the live state cannot be read";
 
@@ -146,10 +146,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     async fn judge(&self, waves: &[WaveWork<'_>], observed: &Observed) -> Judgment {
         let part = part_of(self.plan, &self.steps_in(waves));
         let replanned = self.settings.replan.replan(&part, observed).await;
-        let RevalidatedPlan { blocked_removal, frozen, current, .. } = replanned;
         self.ports.clock.yield_now().await;
-        let errors = current.errored.then(|| "its inputs have errors now".to_owned());
-        match (frozen.or(errors), blocked_removal) {
+        match (replanned.removal_freeze(), replanned.blocked_removal) {
             (None, None) => Judgment::Free,
             (None, Some(why)) => Judgment::Needed(why),
             (Some(_), Some(why)) | (Some(why), None) => Judgment::Blocked(why),

@@ -416,8 +416,8 @@ fn pool_of(instance: &Instance) -> &str {
 }
 
 /// Returns whether an observation cannot be right. It shows no node of ours, although instances of
-/// ours had joined or pods run on nodes that it does not show. The node of a single instance may be
-/// gone where other nodes show that the list is not empty.
+/// ours had joined or pods run on nodes that it does not show. The node of a single joined instance
+/// may be gone where other nodes show that the list is not empty.
 fn is_blind(
     world: &Observed,
     nodes: &BTreeMap<&InstanceId, &Node>,
@@ -430,9 +430,10 @@ fn is_blind(
     let lost = |pod: &crate::model::observed::Pod| {
         pod.is_active() && pod.node.as_ref().is_some_and(|node| !world.nodes.contains_key(node))
     };
+    let joined = ours().filter(|instance| has_joined(&instance.id)).count();
     let is_single =
-        ours().count() == 1 && world.nodes.values().any(|node| node.ready && !node.is_fargate());
-    (!is_single && ours().any(|i| has_joined(&i.id)))
+        joined == 1 && world.nodes.values().any(|node| node.ready && !node.is_fargate());
+    (joined > 0 && !is_single)
         || (ours().next().is_some() && world.pods.iter().any(|pod| lost(pod)))
 }
 

@@ -96,7 +96,8 @@ impl NodeOpening {
         self.undecided.extend(instances);
     }
 
-    /// Notes that a full plan was made from `world`. It decides about the nodes that are Ready there.
+    /// Notes that a full plan without errors was made from `world`. It decides about the nodes that
+    /// are Ready there.
     pub(super) fn note_planned(&mut self, world: &Observed) {
         let nodes = world.nodes_by_instance();
         self.undecided.retain(|id| {

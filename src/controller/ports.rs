@@ -14,6 +14,13 @@ use crate::plan::{Plan, RevalidatedPlan};
 pub trait RevisionPlanner {
     /// Returns the plan from `world`, at the time of that observation.
     fn plan(&self, world: Arc<Observed>, limits: PlanScope) -> impl Future<Output = Plan>;
+    /// Plans from `world` for `pods`, and returns the result if it is the approved `plan`.
+    fn reproduce(
+        &self,
+        plan: Arc<Plan>,
+        world: Arc<Observed>,
+        pods: PodScope,
+    ) -> impl Future<Output = Option<RevalidatedPlan>>;
     /// Plans from `world` for `pods`, and compares the approved `plan` with the result.
     fn revalidate(
         &self,

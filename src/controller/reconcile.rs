@@ -288,7 +288,10 @@ impl ControllerState {
         }
         let is_published = planning.is_published;
         if is_published {
-            self.opening.note_planned(&planning.input.world);
+            // A plan with errors decides about no node.
+            if !plan.errored {
+                self.opening.note_planned(&planning.input.world);
+            }
             self.set_current_plan(&plan, planning.scope.running_pods_only);
         }
         let decisions = self.evaluate_plan(&plan, is_published);

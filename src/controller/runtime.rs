@@ -187,6 +187,8 @@ pub trait BlockingPlanner: Send + Sync + 'static {
     fn has_current_market(&self) -> bool;
     /// Returns the judged plan over `world`.
     fn plan(&self, world: &Observed, limits: PlanScope) -> Plan;
+    /// Plans over `world` for `pods`, and returns the result if it is the approved `plan`.
+    fn reproduce(&self, plan: &Plan, world: &Observed, pods: PodScope) -> Option<RevalidatedPlan>;
     /// Plans over `world` for `pods`, and compares the approved `plan` with the result.
     fn revalidate(&self, plan: &Plan, world: &Observed, pods: PodScope) -> RevalidatedPlan;
     /// Returns the forecast until `to`.

@@ -61,6 +61,13 @@ impl RevalidatedPlan {
         }
     }
 
+    /// Returns the reason why no node may be removed now, even if no pod needs it.
+    pub fn removal_freeze(&self) -> Option<String> {
+        let errors = || self.current.errored.then(|| "its inputs have errors now".to_owned());
+        let undeclared = || self.undeclared.first().cloned();
+        self.frozen.clone().or_else(errors).or_else(undeclared)
+    }
+
     /// Returns the approved plan with the numbers that neither digest nor plan ID cover, as they are
     /// now. Policies judge these: a plan file does not state its own price.
     pub fn with_current_numbers(&self, approved: &Plan) -> Plan {

@@ -31,6 +31,10 @@ pub(crate) const ALL: &[(&str, ScenarioFn)] = &[
     ("in motion: an approval by digest covers no later pods", approval_by_digest),
     ("in motion: launches without a reason end before any pod runs on them", shrinks_while_booting),
     ("in motion: pods that come while launches boot run on them", grows_while_booting),
+    (
+        "in motion: launches of another image than the last commit get no pod",
+        replaced_while_booting,
+    ),
 ];
 
 /// Pool and workload of the pods that arrive, and autoscalers, so that no commit adds pods.
@@ -352,6 +356,14 @@ fn registered(
     Ok(nodes(run))
 }
 
+/// Returns how many pods were evicted from nodes.
+fn evictions(run: &Simulation, nodes: &[(InstanceId, NodeName)]) -> usize {
+    let is_of = |node: &NodeName| nodes.iter().any(|(_, launched)| launched == node);
+    let is_eviction =
+        |call: &&RecordedCall| matches!(&call.kind, CallKind::Evict(_, Some(node)) if is_of(node));
+    run.shared.calls.borrow().iter().filter(is_eviction).count()
+}
+
 fn shrinks_while_booting(catalog: &Rc<Catalog>) -> ScenarioResult {
     let commit = Commit { cpu: 1600, ..Commit::default().with("api", 8).with("jobs", 0) };
     let mut run = converged(catalog, 146, commit)?;
@@ -370,10 +382,7 @@ fn shrinks_while_booting(catalog: &Rc<Catalog>) -> ScenarioResult {
     let is_open = |node: &&NodeName| {
         calls.iter().any(|call| matches!(&call.kind, CallKind::Open(opened) if opened == *node))
     };
-    let is_of = |node: &NodeName| nodes.iter().any(|(_, launched)| launched == node);
-    let is_eviction =
-        |call: &&RecordedCall| matches!(&call.kind, CallKind::Evict(_, Some(node)) if is_of(node));
-    let evicted = calls.iter().filter(is_eviction).count();
+    let evicted = evictions(&run, &nodes);
     ensure(evicted == 0, || format!("{evicted} pods ran on launched nodes that ended"))?;
     let all = run.instances();
     let ended = nodes.iter().filter(|(id, _)| !all.iter().any(|instance| instance.id == *id));
@@ -402,4 +411,16 @@ fn grows_while_booting(catalog: &Rc<Catalog>) -> ScenarioResult {
     let launched = launches(&run, "web", since).len();
     // Eight nodes are replaced, and two pods are new.
     ensure(launched <= 12, || format!("{launched} launches for ten pods"))
+}
+
+fn replaced_while_booting(catalog: &Rc<Catalog>) -> ScenarioResult {
+    let commit = Commit { cpu: 1600, ..Commit::default().with("api", 8).with("jobs", 0) };
+    let mut run = converged(catalog, 148, commit)?;
+    let young = start_exchange(&mut run)?;
+    run.commit(|commit| Commit { image: "al2023@v20261101".to_owned(), ..commit });
+    let nodes = registered(&mut run, &young)?;
+    run.converge(minutes(60))?;
+    // Their image is not the last one, so each pod on them would move twice.
+    let evicted = evictions(&run, &nodes);
+    ensure(evicted == 0, || format!("{evicted} pods moved twice"))
 }

@@ -1,6 +1,6 @@
 //! The repository of the simulation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -345,6 +345,11 @@ impl SimulatedPlanner {
     }
 }
 
+/// Returns the scope of a plan of the whole fleet for these pods.
+fn scope_of(pods: PodScope) -> Scope {
+    Scope { running_pods_only: pods == PodScope::RunningOnly, ..Scope::default() }
+}
+
 impl RevisionPlanner for SimulatedPlanner {
     async fn plan(&self, world: Arc<Observed>, limits: PlanScope) -> Plan {
         let PlanScope { changeable_nodes, excluded_addresses, running_pods_only } = limits;
@@ -362,6 +367,18 @@ impl RevisionPlanner for SimulatedPlanner {
         plan
     }
 
+    async fn reproduce(
+        &self,
+        plan: Arc<Plan>,
+        world: Arc<Observed>,
+        pods: PodScope,
+    ) -> Option<RevalidatedPlan> {
+        self.wait_for_planning().await;
+        let found = planner::reproduce(&self.inputs(&world, scope_of(pods)), &plan)?;
+        self.shared.record_replan(self.replica, &plan.capacity.plan_id, BTreeSet::new());
+        Some(found)
+    }
+
     async fn revalidate(
         &self,
         plan: Arc<Plan>,
@@ -369,9 +386,7 @@ impl RevisionPlanner for SimulatedPlanner {
         pods: PodScope,
     ) -> RevalidatedPlan {
         self.wait_for_planning().await;
-        let running_pods_only = pods == PodScope::RunningOnly;
-        let scope = Scope { running_pods_only, ..Scope::default() };
-        let pinned = planner::revalidate(&self.inputs(&world, scope), &plan);
+        let pinned = planner::revalidate(&self.inputs(&world, scope_of(pods)), &plan);
         let dropped = pinned.dropped.keys().cloned().collect();
         self.shared.record_replan(self.replica, &plan.capacity.plan_id, dropped);
         pinned

@@ -218,6 +218,39 @@ fn new_demand_during_the_apply_blocks_removals() {
     assert!(before.iter().all(|instance| now.contains(instance)), "{before:?} {now:?}");
 }
 
+/// A planner of files that declare the launches otherwise once they are made.
+#[derive(Debug)]
+struct DeclaredOtherwise {
+    initial_instances: usize,
+}
+
+impl Replan for DeclaredOtherwise {
+    fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
+        let mut revalidated = RevalidatedPlan::as_approved(plan.clone());
+        if observed.instances.len() > self.initial_instances {
+            revalidated.undeclared.push("another image".to_owned());
+        }
+        Box::pin(std::future::ready(revalidated))
+    }
+}
+
+#[test]
+fn launches_that_are_declared_otherwise_block_removals() {
+    let world = fleet();
+    let plan = plan(&world);
+    let before = active(&world);
+    let replan = DeclaredOtherwise { initial_instances: before.len() };
+    let settings = ApplySettings { replan: &replan, ..settings() };
+    let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
+    assert_eq!(receipt.verdict, ApplyStatus::Partly);
+    for key in ["0", "1"] {
+        let skipped = Outcome::Skipped { why: "another image".to_owned() };
+        assert_eq!(*outcome(&receipt, key, WaveStep::Retire), skipped, "{key}");
+    }
+    let now = active(&world);
+    assert!(before.iter().all(|instance| now.contains(instance)), "{before:?} {now:?}");
+}
+
 /// A planner that blocks removals after a launch while pods wait for a node.
 #[derive(Debug)]
 struct BlockedByWaitingPods {

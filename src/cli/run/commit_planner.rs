@@ -266,10 +266,12 @@ impl BlockingPlanner for JudgedPlanner {
         plan
     }
 
+    fn reproduce(&self, plan: &Plan, world: &Observed, pods: PodScope) -> Option<RevalidatedPlan> {
+        planner::reproduce(&self.inputs(world, scope_of(pods)), plan)
+    }
+
     fn revalidate(&self, plan: &Plan, world: &Observed, pods: PodScope) -> RevalidatedPlan {
-        let running_pods_only = pods == PodScope::RunningOnly;
-        let scope = Scope { running_pods_only, ..Scope::default() };
-        planner::revalidate(&self.inputs(world, scope), plan)
+        planner::revalidate(&self.inputs(world, scope_of(pods)), plan)
     }
 
     fn forecast(&self, world: &Observed, to: Timestamp) -> Forecast {
@@ -279,6 +281,11 @@ impl BlockingPlanner for JudgedPlanner {
         forecast.events.sort();
         forecast
     }
+}
+
+/// Returns the scope of a plan of the whole fleet for these pods.
+fn scope_of(pods: PodScope) -> Scope {
+    Scope { running_pods_only: pods == PodScope::RunningOnly, ..Scope::default() }
 }
 
 impl JudgedPlanner {

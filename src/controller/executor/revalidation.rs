@@ -1,7 +1,8 @@
 //! Replanning during an apply: before its first write, and before its removals.
 //!
 //! While launched nodes boot, a commit or an autoscaler may change what the launches are for. So
-//! removals are judged by the planner of the newest commit.
+//! removals are judged by the planners of two commits: that of the plan, and the one planned last.
+//! A newer commit counts once a plan of it has begun.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -12,10 +13,11 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::super::event::PodScope;
+use super::super::gates::change_groups;
 use super::super::launches_in_progress::{add_launches_of_plan, remove_launches};
 use super::super::observation_diff::{is_demand_unchanged, is_same_observation};
 use super::super::ports::RevisionPlanner;
-use super::super::reconcile::{instance_of, launched_rows, retired_rows};
+use super::super::reconcile::{launched_rows, retired_rows};
 use super::PlannerCache;
 use crate::apply::{BatchPods, CalledOff, PlannedNodes, Replan, Replanned};
 use crate::model::ids::{InstanceId, NodeName};
@@ -69,35 +71,32 @@ impl<P> Revalidation<'_, P> {
         BatchPods::new(&self.plan, world, &planned, |_| false).are_missing
     }
 
-    /// Returns true if `now` makes every removal of the plan, and launches as many nodes for them.
+    /// Returns true if `now` makes every removal of the plan, and launches as many nodes in place
+    /// of each group of them. Launches for new pods do not count.
     fn is_still_planned(&self, now: &Plan) -> bool {
-        removed_instances(&self.plan).is_subset(&removed_instances(now))
-            && launched_rows(&self.plan).count() <= launched_rows(now).count()
+        let current = change_groups(now);
+        let planned = change_groups(&self.plan);
+        planned.iter().filter(|group| group.removes > 0).all(|group| {
+            let same = current.iter().filter(|other| !other.removed.is_disjoint(&group.removed));
+            let same: Vec<_> = same.collect();
+            let launches: u32 = same.iter().map(|other| other.launches).sum();
+            let is_removed = |id: &InstanceId| same.iter().any(|other| other.removed.contains(id));
+            group.removed.iter().all(is_removed) && group.launches <= launches
+        })
     }
-}
-
-fn removed_instances(plan: &Plan) -> BTreeSet<InstanceId> {
-    retired_rows(plan).filter_map(instance_of).collect()
 }
 
 impl<P: RevisionPlanner> Revalidation<'_, P> {
     /// Returns the result if the world is as it was planned, and leads to the same plan. With the
     /// pods of the plan on their nodes, the search may end in another plan.
     async fn reproduced(&self, world: &Observed) -> Option<RevalidatedPlan> {
-        // The plan of the whole fleet differs from one of a limited scope.
-        let over = self.planned_world.as_ref().filter(|_| self.plan.complete)?;
-        if !is_same_observation(over, world) {
-            return None;
-        }
+        let over = self.planned_world.as_ref().filter(|over| is_same_observation(over, world))?;
         let world = Observed {
             planned_pods: over.planned_pods.clone(),
             exclusions: over.exclusions.clone(),
             ..world.clone()
         };
-        let plan = Arc::clone(&self.plan);
-        let found = self.planner.revalidate(plan, Arc::new(world), self.pods).await;
-        let is_same = found.current.capacity.digest == self.plan.capacity.digest;
-        (is_same && found.withdrawn.is_empty()).then_some(found)
+        self.planner.reproduce(Arc::clone(&self.plan), Arc::new(world), self.pods).await
     }
 }
 
@@ -110,7 +109,7 @@ impl<P> std::fmt::Debug for Revalidation<'_, P> {
 }
 
 impl<P: RevisionPlanner> Replan for Revalidation<'_, P> {
-    fn replan<'r>(&'r self, _: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
+    fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
         Box::pin(async move {
             let mut world = Cow::Borrowed(observed);
             // A launch in progress may be interrupted as well.
@@ -120,25 +119,29 @@ impl<P: RevisionPlanner> Replan for Revalidation<'_, P> {
             if !self.excluded_instances.is_empty() {
                 world.to_mut().remove_instances(&self.excluded_instances.iter().cloned().collect());
             }
-            let newer = if self.is_begun.replace(true) {
-                self.planners.newer_than(&self.commit)
-            } else {
-                None
-            };
-            if newer.is_none() && self.is_still_valid(&world) {
-                return RevalidatedPlan::as_approved(Plan::clone(&self.plan));
-            }
-            // The planner of a newer commit judges the removals.
-            if newer.is_none()
-                && let Some(reproduced) = self.reproduced(&world).await
-            {
-                return reproduced;
+            let is_begun = self.is_begun.replace(true);
+            // Later, `plan` may be a part of the plan: launches that failed are not in it.
+            if !is_begun {
+                if self.is_still_valid(&world) {
+                    return RevalidatedPlan::as_approved(plan.clone());
+                }
+                if let Some(reproduced) = self.reproduced(&world).await {
+                    return reproduced;
+                }
             }
             let mut world = world.into_owned();
-            world.planned_pods = planned_pods(&self.plan);
-            let (plan, world) = (Arc::clone(&self.plan), Arc::new(world));
-            let planner: &P = newer.as_deref().unwrap_or(self.planner);
-            planner.revalidate(plan, world, self.pods).await
+            world.planned_pods = planned_pods(plan);
+            let (plan, world) = (Arc::new(plan.clone()), Arc::new(world));
+            let newer = self.planners.newer_than(&self.commit).filter(|_| is_begun);
+            if let Some(newer) = newer {
+                let (plan, world) = (Arc::clone(&plan), Arc::clone(&world));
+                let found = newer.revalidate(plan, world, self.pods).await;
+                if found.removal_freeze().is_some() || found.blocked_removal.is_some() {
+                    return found;
+                }
+            }
+            // A newer commit does not loosen the rules of the plan.
+            self.planner.revalidate(plan, world, self.pods).await
         })
     }
 
@@ -157,9 +160,10 @@ impl<P: RevisionPlanner> Replan for Revalidation<'_, P> {
             remove_launches(&mut world, launched);
             let (plan, world) = (Arc::clone(&self.plan), Arc::new(world));
             let planner: &P = newer.as_deref().unwrap_or(self.planner);
-            let now = planner.revalidate(plan, world, self.pods).await.current;
+            let found = planner.revalidate(plan, world, self.pods).await;
+            let is_same = found.undeclared.is_empty() && self.is_still_planned(&found.current);
             // Errors of the inputs block the removals later.
-            (!now.errored && !self.is_still_planned(&now)).then(|| CALLED_OFF.to_owned())
+            (!found.current.errored && !is_same).then(|| CALLED_OFF.to_owned())
         })
     }
 }

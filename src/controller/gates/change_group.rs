@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::reconcile::instance_of;
 use super::retire_reason;
-use crate::model::ids::{Address, PoolName};
+use crate::model::ids::{Address, InstanceId, PoolName};
 use crate::plan::Plan;
 use crate::plan::wire::{ExplainRow, ResourceChange, RetireReason, WaveStep};
 
@@ -12,6 +13,8 @@ pub(in super::super) struct ChangeGroup<'p> {
     pub(super) rows: Vec<&'p ResourceChange>,
     pub(in super::super) launches: u32,
     pub(in super::super) removes: u32,
+    /// The removed instances.
+    pub(in super::super) removed: BTreeSet<InstanceId>,
     /// Number of removed nodes without pods.
     pub(in super::super) empty: u32,
     /// True if pods of removed nodes may have been counted on any launch of the plan.
@@ -79,6 +82,7 @@ pub(in super::super) fn change_groups(plan: &Plan) -> Vec<ChangeGroup<'_>> {
             rows: Vec::new(),
             launches: 0,
             removes: 0,
+            removed: BTreeSet::new(),
             empty: 0,
             is_standalone_removal: false,
             cost_savings: BTreeSet::new(),
@@ -86,6 +90,7 @@ pub(in super::super) fn change_groups(plan: &Plan) -> Vec<ChangeGroup<'_>> {
         group.rows.push(row);
         group.launches += u32::from(launches);
         group.removes += u32::from(removes);
+        group.removed.extend(instance_of(row).filter(|_| removes));
         group.empty += u32::from(removes && empty.contains(address));
         if cost_savings.contains(address) {
             group.cost_savings.insert(address);

@@ -3,6 +3,7 @@
 use super::*;
 use crate::apply::ports::CordonOutcome;
 use crate::controller::event::{Event, Signal};
+use crate::controller::persisted_state::LaunchRecord;
 use crate::controller::{MessageKind, PersistedState};
 use crate::testing::controller::{ControllerHarness, at, world};
 
@@ -339,6 +340,44 @@ fn single_instance_is_replaced_if_other_nodes_are_shown() {
     assert_eq!(replaced(true, false), ["i-1".into()].into());
     assert_eq!(replaced(false, false), [].into(), "the list of nodes is empty");
     assert_eq!(replaced(true, true), [].into(), "a pod runs on a node that is not shown");
+}
+
+#[test]
+fn lost_node_counts_while_the_replacement_boots() {
+    let mut harness = ControllerHarness::leading();
+    harness.edit_revision(|revision| revision.controller.repair_after = None);
+    for minutes in 0..21 {
+        let seconds = 2 + minutes * 60;
+        let mut seen = world(seconds);
+        seen.instances.get_mut("i-1").expect("it is listed").launched_at = at(0);
+        seen.instances.remove("i-2");
+        let is_shown = |name: &str| name == "node-of-i-9" || name == "node-of-i-1" && minutes == 0;
+        seen.nodes.retain(|name, _| is_shown(name.as_str()));
+        if minutes == 4 {
+            let record = LaunchRecord {
+                instance: "i-3".into(),
+                pool: "web".into(),
+                at: at(seconds),
+                ready_at: None,
+                useful: false,
+                from_start: true,
+                passed_over: false,
+                launched_for: Some(Vec::new()),
+            };
+            harness.modify(|state| {
+                state.persistence.loaded.as_mut().expect("loaded").launches.push(record);
+            });
+        }
+        if minutes >= 4 {
+            seen = seen.with_instance(crate::testing::world::managed_instance("i-3", "c"));
+        }
+        harness.observe(seconds, seen.clone());
+        let lost = harness.state().young_instances_without_node(&seen);
+        assert_eq!(lost.contains("i-1"), (3..15).contains(&minutes), "minute {minutes}");
+    }
+    // It has fifteen minutes.
+    assert_eq!(harness.state().interruptions.instances(), ["i-3".into()].into());
+    assert_eq!(harness.state().counters.get(&Counter::ClusterReadsNoManagedNodes), 0);
 }
 
 #[test]

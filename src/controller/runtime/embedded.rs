@@ -203,6 +203,15 @@ impl<P: BlockingPlanner> RevisionPlanner for EmbeddedPlanner<P> {
         plan
     }
 
+    async fn reproduce(
+        &self,
+        plan: Arc<Plan>,
+        world: Arc<Observed>,
+        pods: PodScope,
+    ) -> Option<RevalidatedPlan> {
+        self.plans.reproduce(&plan, &world, pods)
+    }
+
     async fn revalidate(
         &self,
         plan: Arc<Plan>,

@@ -353,6 +353,16 @@ impl<P: BlockingPlanner> RevisionPlanner for Arc<LivePlanner<P>> {
         plan
     }
 
+    async fn reproduce(
+        &self,
+        plan: Arc<Plan>,
+        world: Arc<Observed>,
+        pods: PodScope,
+    ) -> Option<RevalidatedPlan> {
+        let (planner, over) = (Self::clone(self), mark_unresolved(&world, &self.launch_context));
+        run_blocking(move || planner.plans.reproduce(&plan, &over, pods)).await
+    }
+
     async fn revalidate(
         &self,
         plan: Arc<Plan>,

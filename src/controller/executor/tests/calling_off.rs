@@ -1,16 +1,17 @@
-//! Removals that are called off while the launches before them boot.
+//! Judgments of removals by two commits: while the launches before them boot, and after.
 
 use super::*;
+use crate::testing::plan::instance_address;
 
-/// A planner with a fixed plan, which records the observations that it plans from.
+/// A planner with a fixed result, which records the plans and observations that it judges.
 struct FixedPlanner {
-    current: Plan,
-    asked: RefCell<Vec<Arc<Observed>>>,
+    found: RevalidatedPlan,
+    asked: RefCell<Vec<(Arc<Plan>, Arc<Observed>)>>,
 }
 
 impl FixedPlanner {
-    fn new(current: Plan) -> Self {
-        Self { current, asked: RefCell::default() }
+    fn new(found: RevalidatedPlan) -> Self {
+        Self { found, asked: RefCell::default() }
     }
 }
 
@@ -19,9 +20,23 @@ impl RevisionPlanner for FixedPlanner {
         unreachable!("an apply compares its plan")
     }
 
-    async fn revalidate(&self, _: Arc<Plan>, world: Arc<Observed>, _: PodScope) -> RevalidatedPlan {
-        self.asked.borrow_mut().push(world);
-        RevalidatedPlan::as_approved(self.current.clone())
+    async fn reproduce(
+        &self,
+        _: Arc<Plan>,
+        _: Arc<Observed>,
+        _: PodScope,
+    ) -> Option<RevalidatedPlan> {
+        unreachable!("the plan is not just made")
+    }
+
+    async fn revalidate(
+        &self,
+        plan: Arc<Plan>,
+        world: Arc<Observed>,
+        _: PodScope,
+    ) -> RevalidatedPlan {
+        self.asked.borrow_mut().push((plan, world));
+        self.found.clone()
     }
 
     fn catalog(&self) -> &Catalog {
@@ -30,9 +45,9 @@ impl RevisionPlanner for FixedPlanner {
 }
 
 /// Returns the planners of a controller that planned commit `2` last.
-fn planners<P>(newest: &Rc<P>) -> PlannerCache<P> {
+fn planners<P>(last: &Rc<P>) -> PlannerCache<P> {
     PlannerCache {
-        planners: Rc::new(RefCell::new(vec![("2".to_owned(), Rc::clone(newest))])),
+        planners: Rc::new(RefCell::new(vec![("2".to_owned(), Rc::clone(last))])),
         last_planned_commit: Rc::new(RefCell::new("2".to_owned())),
     }
 }
@@ -53,39 +68,97 @@ fn launched() -> std::collections::BTreeSet<InstanceId> {
     ["i-new".into()].into()
 }
 
+/// Returns the same plan without the launch at an address.
+fn without_launch(pool: &str, key: &str) -> Plan {
+    let (mut plan, address) = (exchange(), instance_address(pool, key));
+    for wave in plan.capacity.waves.iter_mut().filter(|wave| wave.step == WaveStep::Launch) {
+        wave.addresses.retain(|one| *one != address);
+    }
+    plan
+}
+
+fn approved(plan: Plan) -> RevalidatedPlan {
+    RevalidatedPlan::as_approved(plan)
+}
+
+/// Returns the result for launches that a commit declares otherwise.
+fn declared_otherwise() -> RevalidatedPlan {
+    RevalidatedPlan { undeclared: vec!["another image".to_owned()], ..approved(exchange()) }
+}
+
 #[test]
-fn removals_are_judged_by_the_newest_commit() {
-    let own = CountingPlanner(Cell::new(0));
-    let newest = Rc::new(CountingPlanner(Cell::new(0)));
-    let plan = sample_plan::plan();
-    let revalidation =
-        Revalidation { planners: planners(&newest), ..revalidation(&own, plan.clone(), None) };
-    for counts in [(1, 0), (1, 1), (1, 2)] {
-        poll_once(revalidation.replan(&plan, &launched_world())).expect("at once");
-        assert_eq!((own.0.get(), newest.0.get()), counts);
+fn commit_planned_last_judges_removals_beside_that_of_the_plan() {
+    let free = || approved(exchange());
+    let needed = || {
+        let blocked_removal = Some("one more pod would be unschedulable".to_owned());
+        RevalidatedPlan { blocked_removal, ..approved(exchange()) }
+    };
+    let frozen = || {
+        let frozen = Some("the budget of the pool is exceeded".to_owned());
+        RevalidatedPlan { frozen, ..approved(exchange()) }
+    };
+    let errored = || approved(Plan { errored: true, ..exchange() });
+    for (what, last, own, is_blocked) in [
+        ("both agree", free(), free(), false),
+        ("the last one needs the nodes", needed(), free(), true),
+        ("the last one has errors", errored(), free(), true),
+        ("the last one declares the launches otherwise", declared_otherwise(), free(), true),
+        ("only that of the plan needs the nodes", free(), needed(), true),
+        ("only that of the plan has a strict budget", free(), frozen(), true),
+    ] {
+        let (own, last) = (FixedPlanner::new(own), Rc::new(FixedPlanner::new(last)));
+        let revalidation =
+            Revalidation { planners: planners(&last), ..revalidation(&own, exchange(), None) };
+        let (plan, world) = (exchange(), launched_world());
+        poll_once(revalidation.replan(&plan, &world)).expect("at once");
+        let asked = (own.asked.borrow().len(), last.asked.borrow().len());
+        assert_eq!(asked, (1, 0), "nothing was written yet: {what}");
+        let found = poll_once(revalidation.replan(&plan, &world)).expect("at once");
+        let blocker = found.removal_freeze().or(found.blocked_removal);
+        assert_eq!(blocker.is_some(), is_blocked, "{what}: {blocker:?}");
+        assert_eq!(last.asked.borrow().len(), 1, "{what}");
     }
 }
 
 #[test]
-fn removals_are_called_off_if_the_newest_plan_differs() {
+fn removals_are_judged_for_the_part_that_is_done() {
+    let own = FixedPlanner::new(approved(exchange()));
+    let revalidation = revalidation(&own, exchange(), Some(world(0, &["a"])));
+    poll_once(revalidation.replan(&exchange(), &world(1, &["a"]))).expect("at once");
+    assert!(own.asked.borrow().is_empty(), "the plan was just made");
+    // Every launch failed at once, so the observation is still the same.
+    let part = exchange().only(WaveStep::Retire);
+    poll_once(revalidation.replan(&part, &world(2, &["a"]))).expect("at once");
+    let asked = own.asked.borrow();
+    assert_eq!(asked.len(), 1);
+    assert_eq!(*asked[0].0, part);
+}
+
+#[test]
+fn removals_are_called_off_if_the_commit_planned_last_differs() {
     let errored = || Plan { errored: true, ..exchange().only(WaveStep::Launch) };
-    for (what, newest, is_called_off) in [
-        ("the same changes", exchange(), false),
-        ("its nodes stay", exchange().only(WaveStep::Launch), true),
-        ("it launches nothing", exchange().only(WaveStep::Retire), true),
-        ("its inputs have errors", errored(), false),
+    for (what, last, is_called_off) in [
+        ("the same changes", approved(exchange()), false),
+        ("its nodes stay", approved(exchange().only(WaveStep::Launch)), true),
+        ("it launches nothing", approved(exchange().only(WaveStep::Retire)), true),
+        ("one replacement launches nothing", approved(without_launch("batch", "2")), true),
+        ("new pods need one node less", approved(without_launch("web", "9")), false),
+        ("it declares the launches otherwise", declared_otherwise(), true),
+        ("its inputs have errors", approved(errored()), false),
     ] {
-        let (own, newest) = (FixedPlanner::new(exchange()), Rc::new(FixedPlanner::new(newest)));
+        let own = FixedPlanner::new(approved(exchange()));
+        let last = Rc::new(FixedPlanner::new(last));
         let revalidation =
-            Revalidation { planners: planners(&newest), ..revalidation(&own, exchange(), None) };
+            Revalidation { planners: planners(&last), ..revalidation(&own, exchange(), None) };
         let (launched, world) = (launched(), launched_world());
         let why = poll_once(revalidation.call_off(&launched, &world)).expect("at once");
         assert_eq!(why.is_some(), is_called_off, "{what}");
         assert!(own.asked.borrow().is_empty(), "{what}");
-        let asked = newest.asked.borrow();
+        let asked = last.asked.borrow();
         assert_eq!(asked.len(), 1, "{what}");
-        assert!(!asked[0].instances.contains_key("i-new"), "as if it was not launched: {what}");
-        assert_eq!(asked[0].pods.len(), 1, "{what}");
+        let (_, world) = &asked[0];
+        assert!(!world.instances.contains_key("i-new"), "as if it was not launched: {what}");
+        assert_eq!(world.pods.len(), 1, "{what}");
     }
 }
 
@@ -94,7 +167,7 @@ fn removals_are_planned_again_only_if_demand_has_changed() {
     // The pods that the sample plan places on its launches do not exist.
     for (what, plan, asked) in [("as planned", exchange(), 0), ("pods end", sample_plan::plan(), 1)]
     {
-        let own = FixedPlanner::new(exchange().only(WaveStep::Launch));
+        let own = FixedPlanner::new(approved(exchange().only(WaveStep::Launch)));
         let revalidation = revalidation(&own, plan, None);
         let (launched, world) = (launched(), launched_world());
         let why = poll_once(revalidation.call_off(&launched, &world)).expect("at once");

@@ -52,6 +52,19 @@ fn nodes_open_once_a_plan_counts_them_as_ready() {
 }
 
 #[test]
+fn plan_with_errors_decides_about_no_node() {
+    for errored in [false, true] {
+        let mut harness = leads_undecided(&["i-1", "i-2"]);
+        observe(&mut harness, 2, seen(2, &RUNNING));
+        // The plan that started before it led does not count.
+        for _ in 0..2 {
+            harness.finish_planning(2, Plan { errored, ..plan_for(3) });
+        }
+        assert_eq!(harness.state().opening.undecided.is_empty(), !errored);
+    }
+}
+
+#[test]
 fn node_that_the_plan_removes_stays_closed() {
     let mut harness = leads(Mode::Full, Some(plan_removing_the_first()));
     assert_eq!(observe(&mut harness, 0, seen(0, &RUNNING)), opened(&[], &[2]));

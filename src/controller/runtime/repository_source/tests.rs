@@ -140,6 +140,10 @@ impl BlockingPlanner for FakePlanner {
         unreachable!("nothing is planned")
     }
 
+    fn reproduce(&self, _: &Plan, _: &Observed, _: PodScope) -> Option<RevalidatedPlan> {
+        unreachable!("nothing is planned")
+    }
+
     fn revalidate(&self, _: &Plan, _: &Observed, _: PodScope) -> RevalidatedPlan {
         unreachable!("nothing is planned")
     }
