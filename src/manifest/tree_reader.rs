@@ -232,8 +232,8 @@ const GIT_CRYPT_HEADER: &[u8] = b"\0GITCRYPT\0";
 impl TreeReader<'_> {
     fn read_manifest(&mut self, manifest: ManifestText<'_>) {
         let file = manifest.file;
-        // A renderer fails without a file that a sparse checkout lacks, so that nothing is lost if it
-        // is skipped. But a kustomization decides about other files.
+        // A renderer fails without a file that a sparse checkout lacks, so that nothing is lost if
+        // it is skipped. But a kustomization decides about other files.
         let is_known = file.content.is_ok() || file.is_sparse() && !is_kustomization(&file.path);
         if is_known
             && manifest.origins.is_none()
