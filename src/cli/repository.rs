@@ -184,6 +184,11 @@ impl Repository {
         }
     }
 
+    /// Returns true if no file declares a workload or a pool.
+    pub(super) fn is_empty(&self) -> bool {
+        self.desired.workloads.is_empty() && !declares_pool(&self.desired)
+    }
+
     /// Returns the facts that plans do not record. Changed files have no author.
     pub(super) fn facts(&self) -> RepositoryFacts {
         let limited =
@@ -237,31 +242,36 @@ fn fleet_digest(fleet: &Fleet, tree: &RepositoryTree, rendered: &[RenderedRow]) 
     hex::encode(hash.finalize())
 }
 
+/// Returns true if a file declares a pool.
+fn declares_pool(desired: &Desired) -> bool {
+    desired.pools.values().any(|pool| !pool.origin.is_in_cluster())
+}
+
 /// Returns an error if the tree declares nothing that a plan is about. Its files are most likely
-/// elsewhere or lost, and its plan would remove every node.
+/// elsewhere or lost, and its plan would remove every node. Pools of the cluster and groups of the
+/// settings do not count: they stay when the files are lost.
 fn nothing_declared(
     fleet: &Fleet,
     desired: &Desired,
     directory: &str,
     files: usize,
 ) -> Option<Problem> {
-    let is_unread = desired.has_unread_pools
-        || !desired.unresolved.is_empty() && desired.unresolved_policy != UnresolvedPolicy::Ignore;
+    let is_unread =
+        !desired.unresolved.is_empty() && desired.unresolved_policy != UnresolvedPolicy::Ignore;
     let is_empty = !is_unread
         && desired.workloads.is_empty()
         && desired.assumed.is_empty()
-        && desired.pools.is_empty()
+        && !declares_pool(desired)
         && desired.auto_mode_pools.is_empty()
         && desired.node_groups.is_empty()
-        && desired.external_groups.is_empty()
         && desired.fargate_profiles.is_empty()
         && desired.problems.iter().all(|problem| problem.severity != Severity::Error);
     let place = if directory.is_empty() { String::new() } else { format!(" in {directory}") };
     let message = format!("no workload and no pool is declared{place}; files read: {files}");
     let hint = match fleet.origin {
         Some(_) => {
-            "restore the files, or correct spec.sources; to empty the fleet, keep its pools \
-             declared until their nodes are gone"
+            "restore the files, or correct spec.sources; to empty the fleet, keep its pools or a \
+             workload with `replicas: 0` declared until its nodes are gone"
         }
         None => "name a directory of manifests, or write the settings: fleetwright init",
     };
@@ -445,6 +455,12 @@ impl FleetSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::desired::{ExternalGroup, Pool};
+    use crate::testing::pool;
+
+    fn declare(desired: &mut Desired, pool: Pool) {
+        desired.pools.insert(pool.name.clone(), pool);
+    }
 
     fn unread() -> Vec<Unresolved> {
         let (object, reason) = ("chart shop".to_owned(), "is not rendered".to_owned());
@@ -454,9 +470,26 @@ mod tests {
     #[test]
     fn unread_part_may_declare_what_the_rest_does_not() {
         type Change = fn(&mut Desired);
-        let cases: [(&str, Change, bool); 5] = [
+        let cases: [(&str, Change, bool); 8] = [
             ("nothing", |_| {}, true),
-            ("pools of the cluster", |desired| desired.has_unread_pools = true, false),
+            ("a pool of a file", |desired| declare(desired, pool()), false),
+            (
+                "a pool of the cluster",
+                |desired| {
+                    let origin = Origin::in_cluster("NodePool", "default");
+                    declare(desired, Pool { origin, ..pool() });
+                },
+                true,
+            ),
+            ("unread pools of the cluster", |desired| desired.has_unread_pools = true, true),
+            (
+                "a group of the settings",
+                |desired| {
+                    let group = ExternalGroup { manage: true, origin: Origin::new(FLEET_FILE, 1) };
+                    desired.external_groups.insert("web".into(), group);
+                },
+                true,
+            ),
             ("an unread source", |desired| desired.unresolved = unread(), false),
             (
                 "an unread source that counts as empty",

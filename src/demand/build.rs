@@ -335,7 +335,7 @@ impl DeclaredWorkloads<'_> {
             );
         }
         let (autoscaler, origin) = (vertical.object.clone(), vertical.origin.clone());
-        if vpa::lacks_recommendation(vertical, workload, &observed.scaling) {
+        if is_applied && !vpa::has_recommendation(vertical, &observed.scaling) {
             let message = format!("sizes {} {}: {because}", workload.id.kind, workload.id);
             let hint = "state in the template what the pods need, or plan over a cluster in which \
                         it has a recommendation";

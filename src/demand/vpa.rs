@@ -5,7 +5,7 @@
 //!
 //! Without a recommendation, the autoscaler changes no pod. The first one comes within minutes of
 //! the start, and is at least `minAllowed`. The plan therefore raises the requests of the template
-//! to `minAllowed`, and reports so. `maxAllowed` lowers nothing: new pods start with the template.
+//! to `minAllowed`, and warns of it. `maxAllowed` lowers nothing: new pods start with the template.
 //! Source: `vertical-pod-autoscaler/pkg/admission-controller/resource/pod/recommendation`.
 
 use std::borrow::Cow;
@@ -81,16 +81,9 @@ fn recommendation<'a>(vertical: &VerticalScaler, live: &'a Scaling) -> Option<&'
     live.vertical.iter().find(same).filter(|found| !found.containers.is_empty())
 }
 
-/// Returns true if `vertical` will set requests of `workload`, and its recommendation is not known.
-pub(super) fn lacks_recommendation(
-    vertical: &VerticalScaler,
-    workload: &Workload,
-    live: &Scaling,
-) -> bool {
-    let mut containers = workload.template.spec.containers.iter();
-    let is_active = vertical.mode != UpdateMode::Off
-        && containers.any(|container| !is_left_alone(&policy_of(vertical, &container.name)));
-    is_active && recommendation(vertical, live).is_none()
+/// Returns true if a recommendation of `vertical` was observed.
+pub(super) fn has_recommendation(vertical: &VerticalScaler, live: &Scaling) -> bool {
+    recommendation(vertical, live).is_some()
 }
 
 /// Returns the policy for a container: its own, or the one for all containers.

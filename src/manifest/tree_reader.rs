@@ -232,6 +232,15 @@ const GIT_CRYPT_HEADER: &[u8] = b"\0GITCRYPT\0";
 impl TreeReader<'_> {
     fn read_manifest(&mut self, manifest: ManifestText<'_>) {
         let file = manifest.file;
+        // A renderer fails without a file that a sparse checkout lacks, so that nothing is lost if
+        // it is skipped. But a kustomization decides about other files.
+        let is_known = file.content.is_ok() || file.is_sparse() && !is_kustomization(&file.path);
+        if is_known
+            && manifest.origins.is_none()
+            && let Some(reason) = self.layout.exclusion_reason(&file.path)
+        {
+            return self.skip(file, 0, reason);
+        }
         let bytes = match &file.content {
             Ok(bytes) => bytes,
             Err(why) => {
@@ -241,11 +250,6 @@ impl TreeReader<'_> {
                 return self.report_fault(file, fault);
             }
         };
-        if manifest.origins.is_none()
-            && let Some(reason) = self.layout.exclusion_reason(&file.path)
-        {
-            return self.skip(file, 0, reason);
-        }
         if bytes.starts_with(GIT_CRYPT_HEADER) {
             return self.skip(file, 0, "encrypted with git-crypt");
         }

@@ -90,6 +90,17 @@ pub struct TreeFile {
     pub content: Result<Arc<[u8]>, String>,
 }
 
+/// Reason for a file that a sparse checkout does not have on disk.
+pub const SPARSE_REASON: &str = "a sparse checkout lacks it: run `git sparse-checkout disable`, or \
+                                 read the commit with `--ref HEAD`";
+
+impl TreeFile {
+    /// Returns true if a sparse checkout lacks the file. Git lists it, so it is no directory.
+    pub fn is_sparse(&self) -> bool {
+        self.content.as_ref().is_err_and(|reason| reason == SPARSE_REASON)
+    }
+}
+
 /// Severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {

@@ -125,6 +125,12 @@ impl FileCollector {
         )
     }
 
+    /// Adds a manifest file that is not on disk. It counts toward no limit: a sparse checkout
+    /// makes a large repository small enough to be read.
+    pub(super) fn add_absent_file(&mut self, path: &str, reason: &str) {
+        self.files.push(TreeFile { path: path.into(), content: Err(reason.to_owned()) });
+    }
+
     pub(super) fn file_bytes_max(&self) -> u64 {
         self.limits.file_bytes
     }

@@ -311,7 +311,7 @@ impl RemoteRepository {
         let mut fetched = Ok(());
         for name in revision_name::remote_names(revision) {
             fetched = self.fetch_reference(clone, &name, &reference, rules);
-            // If the server has no such branch, the name may be one of a tag.
+            // If the server has no such branch, the name may be one of a tag, or of a pull request.
             if !matches!(fetched, Err(GitErrorKind::UnknownRevision { .. })) {
                 break;
             }

@@ -1,17 +1,24 @@
 //! Names of revisions. A branch and a tag may have the same name, and Git prefers the tag.
 //!
 //! Branches can be protected while anybody with write access may create tags. So the name of a
-//! protected branch must not find a tag.
+//! protected branch must not find a tag. Neither must a full name or a whole ID that is missing.
 
-use git2::{Object, Oid, Repository};
+use git2::{ErrorCode, Object, ObjectType, Oid, Repository};
 
 use super::{GitErrorKind, git_error};
 
-/// Namespaces in which Git looks for a short name, in its order.
-const NAMESPACES: [&str; 4] = ["refs/", "refs/tags/", "refs/heads/", "refs/remotes/"];
+/// Beginning and end of the full names that Git tries for a short name, in its order.
+const FULL_NAMES: [(&str, &str); 5] = [
+    ("refs/", ""),
+    ("refs/tags/", ""),
+    ("refs/heads/", ""),
+    ("refs/remotes/", ""),
+    ("refs/remotes/", "/HEAD"),
+];
 
-/// Shortest abbreviated commit ID.
-const ABBREVIATED_MIN: usize = 4;
+/// Fewest digits that Git writes of a commit ID. It reads four, but in a large repository some
+/// commit begins with any year or short word.
+const ABBREVIATED_MIN: usize = 7;
 
 /// Length of a whole commit ID.
 const COMMIT_ID_LENGTH: usize = 40;
@@ -26,61 +33,86 @@ pub(super) fn find_object<'r>(
 ) -> Result<Object<'r>, GitErrorKind> {
     let name = revision.split("@{").next().unwrap_or_default();
     let name = name.split(['~', '^', ':']).next().unwrap_or_default();
-    let found = named_objects(repository, name)?;
-    if let [(first, object), rest @ ..] = found.as_slice()
-        && let Some((second, _)) = rest.iter().find(|(_, other)| other != object)
-    {
-        let (revision, first, second) = (revision.to_owned(), first.clone(), second.clone());
-        return Err(GitErrorKind::AmbiguousRevision { revision, first, second });
-    }
-    repository.revparse_single(revision).map_err(|error| {
-        if error.code() == git2::ErrorCode::GenericError {
+    let unknown = |error: git2::Error| {
+        if error.code() == ErrorCode::GenericError {
             // A generic error does not reveal whether the commit exists.
             return git_error(error);
         }
         let (revision, reason) = (revision.to_owned(), error.message().to_owned());
         GitErrorKind::UnknownRevision { revision, reason }
-    })
-}
-
-/// Returns the references, and the abbreviated object, that a short name may mean.
-fn named_objects(repository: &Repository, name: &str) -> Result<Vec<(String, Oid)>, GitErrorKind> {
-    // Git reads a whole ID, `HEAD` and a full name as such, whatever else has the name.
-    let is_hex = name.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let is_whole = name.starts_with("refs/") || is_hex && name.len() == COMMIT_ID_LENGTH;
-    if name.is_empty() || name == "HEAD" || is_whole {
-        return Ok(Vec::new());
-    }
-    let mut found = Vec::new();
-    for namespace in NAMESPACES {
-        let full = format!("{namespace}{name}");
-        if let Ok(reference) = repository.find_reference(&full) {
-            let commit = reference.peel_to_commit().map_err(git_error)?;
-            found.push((full, commit.id()));
+    };
+    // libgit2 reads `HEAD`, a full name and a whole ID as such. If one is missing, it looks for a
+    // tag of this name.
+    if name == "HEAD" || name.starts_with("refs/") {
+        repository.refname_to_id(name).map_err(unknown)?;
+    } else if is_hex(name) && name.len() == COMMIT_ID_LENGTH {
+        let id = Oid::from_str(name).map_err(git_error)?;
+        repository.find_object(id, None).map_err(unknown)?;
+    } else if !name.is_empty() {
+        let found = named_objects(repository, name)?;
+        if let [(first, object), rest @ ..] = found.as_slice()
+            && let Some((second, _)) = rest.iter().find(|(_, other)| other != object)
+        {
+            let (revision, first, second) = (revision.to_owned(), first.clone(), second.clone());
+            return Err(GitErrorKind::AmbiguousRevision { revision, first, second });
         }
     }
-    if is_hex && (ABBREVIATED_MIN..COMMIT_ID_LENGTH).contains(&name.len()) {
-        let objects = repository.odb().map_err(git_error)?;
-        let short = Oid::from_str(name).map_err(git_error)?;
-        if let Ok(object) = objects.exists_prefix(short, name.len()) {
-            found.push((object.to_string(), object));
+    repository.revparse_single(revision).map_err(unknown)
+}
+
+/// Returns the references, and the abbreviated commit, that a short name may mean. The object is
+/// `None` if several objects have the abbreviation.
+fn named_objects(
+    repository: &Repository,
+    name: &str,
+) -> Result<Vec<(String, Option<Oid>)>, GitErrorKind> {
+    let mut found = Vec::new();
+    for (beginning, end) in FULL_NAMES {
+        let full = format!("{beginning}{name}{end}");
+        match repository.find_reference(&full).and_then(|reference| reference.resolve()) {
+            Ok(reference) => {
+                // A tag may name a tree, which has policies as well.
+                let object = reference.peel(ObjectType::Any).map_err(git_error)?;
+                found.push((full, Some(object.id())));
+            }
+            Err(error) if is_absent(&error) => {}
+            Err(error) => return Err(git_error(error)),
+        }
+    }
+    if is_hex(name) && (ABBREVIATED_MIN..COMMIT_ID_LENGTH).contains(&name.len()) {
+        match repository.find_commit_by_prefix(name) {
+            Ok(commit) => found.push((commit.id().to_string(), Some(commit.id()))),
+            // One of them may be the commit. Anybody can push an object with its abbreviation.
+            Err(error) if error.code() == ErrorCode::Ambiguous => {
+                found.push(("several objects".to_owned(), None));
+            }
+            Err(error) if is_absent(&error) => {}
+            Err(error) => return Err(git_error(error)),
         }
     }
     Ok(found)
 }
 
+/// Returns true if nothing has the name, or if nothing can have it.
+fn is_absent(error: &git2::Error) -> bool {
+    matches!(error.code(), ErrorCode::NotFound | ErrorCode::InvalidSpec)
+}
+
+fn is_hex(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// Returns the full names that `revision` may have in a remote repository, in the order in which
-/// they are tried. A branch is preferred to a tag.
+/// they are tried. A branch is preferred to a tag, and a tag to a name such as `pull/1/head`.
 pub(super) fn remote_names(revision: &str) -> Vec<String> {
-    let is_commit = matches!(revision.len(), COMMIT_ID_LENGTH | 64)
-        && revision.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_commit = matches!(revision.len(), COMMIT_ID_LENGTH | 64) && is_hex(revision);
     if revision == "HEAD" || revision.starts_with("refs/") || is_commit {
         return vec![revision.to_owned()];
     }
     if revision.starts_with("heads/") || revision.starts_with("tags/") {
         return vec![format!("refs/{revision}")];
     }
-    vec![format!("refs/heads/{revision}"), format!("refs/tags/{revision}")]
+    ["refs/heads/", "refs/tags/", "refs/"].map(|start| format!("{start}{revision}")).into()
 }
 
 #[cfg(test)]
@@ -92,28 +124,33 @@ mod tests {
         Repository::open(directory.path("")).expect("a repository")
     }
 
+    fn set_reference(repository: &Repository, name: &str, commit: &str) {
+        let commit = commit.parse().expect("an id");
+        repository.reference(name, commit, true, "set").expect("set");
+    }
+
     #[test]
     fn tag_never_replaces_a_branch_of_its_name() {
         let directory = TestRepository::new();
         let first = directory.write("a.yaml", "1").commit();
         let second = directory.write("a.yaml", "2").commit();
         let repository = repository_of(&directory);
-        let set = |name: &str, commit: &str| {
-            let commit = commit.parse().expect("an id");
-            repository.reference(name, commit, true, "set").expect("set");
-        };
+        let set = |name: &str, commit: &str| set_reference(&repository, name, commit);
         let found = |revision: &str| find_object(&repository, revision).map(|o| o.id().to_string());
         set("refs/remotes/origin/main", &first);
+        set("refs/remotes/origin/HEAD", &first);
         set("refs/tags/v1", &first);
-        for revision in ["origin/main", "v1", "main~1", "main^", "HEAD~1", "tags/v1", &first] {
+        let names = ["origin/main", "origin", "v1", "main~1", "main^", "HEAD~1", "tags/v1", &first];
+        for revision in names {
             assert_eq!(found(revision).ok().as_ref(), Some(&first), "{revision}");
         }
         let short = first[..7].to_owned();
         assert_eq!(found(&short).ok().as_ref(), Some(&first), "{short}");
         set("refs/tags/origin/main", &second);
+        set("refs/tags/origin", &second);
         set("refs/tags/main", &first);
         set(&format!("refs/tags/{short}"), &second);
-        for revision in ["origin/main", "main", "main~1", &short] {
+        for revision in ["origin/main", "origin", "main", "main~1", &short] {
             let error = found(revision).expect_err(revision);
             assert!(matches!(error, GitErrorKind::AmbiguousRevision { .. }), "{error}");
         }
@@ -129,10 +166,58 @@ mod tests {
     }
 
     #[test]
+    fn missing_full_name_finds_no_tag() {
+        let directory = TestRepository::new();
+        directory.write("a.yaml", "1").commit();
+        let second = directory.write("a.yaml", "2").commit();
+        let repository = repository_of(&directory);
+        let (branch, dangling) = ("refs/heads/gone", "refs/remotes/origin/HEAD");
+        let id = "0123456789abcdef0123456789abcdef01234567";
+        let target = "refs/remotes/origin/gone";
+        repository.reference_symbolic(dangling, target, true, "set").expect("set");
+        for name in [branch, dangling, id] {
+            set_reference(&repository, &format!("refs/tags/{name}"), &second);
+            for revision in [name.to_owned(), format!("{name}~1")] {
+                let error = find_object(&repository, &revision).expect_err(&revision);
+                assert!(matches!(error, GitErrorKind::UnknownRevision { .. }), "{error}");
+            }
+            let tag = find_object(&repository, &format!("refs/tags/{name}")).expect("the tag");
+            assert_eq!(tag.id().to_string(), second, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_an_abbreviated_commit_makes_a_name_ambiguous() {
+        let directory = TestRepository::new();
+        let first = directory.write("a.yaml", "1").commit();
+        let second = directory.write("a.yaml", "2").commit();
+        let repository = repository_of(&directory);
+        let blob = Oid::hash_object(ObjectType::Blob, b"1").expect("an id").to_string();
+        // A short word, such as a year, is the name of a reference, as in Git.
+        for name in [&blob[..7], &first[..4]] {
+            set_reference(&repository, &format!("refs/tags/{name}"), &second);
+            let found = find_object(&repository, name).expect(name);
+            assert_eq!(found.id().to_string(), second, "{name}");
+        }
+        let shared = "65ba8ca";
+        for content in ["20738", "37901"] {
+            let id = repository.blob(content.as_bytes()).expect("a blob").to_string();
+            assert!(id.starts_with(shared), "{id}");
+        }
+        set_reference(&repository, &format!("refs/tags/{shared}"), &second);
+        let error = find_object(&repository, shared).expect_err("it may be the commit");
+        assert!(error.to_string().ends_with("several objects differ"), "{error}");
+    }
+
+    #[test]
     fn remote_branch_is_tried_before_a_tag() {
         let id = "0123456789abcdef0123456789abcdef01234567";
         for (revision, expected) in [
-            ("main", &["refs/heads/main", "refs/tags/main"][..]),
+            ("main", &["refs/heads/main", "refs/tags/main", "refs/main"][..]),
+            (
+                "pull/1/head",
+                &["refs/heads/pull/1/head", "refs/tags/pull/1/head", "refs/pull/1/head"],
+            ),
             ("HEAD", &["HEAD"]),
             ("refs/pull/1/head", &["refs/pull/1/head"]),
             ("tags/v1", &["refs/tags/v1"]),

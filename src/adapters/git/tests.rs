@@ -2,11 +2,14 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::symlink;
 
-use git2::{IndexAddOption, IndexEntryExtendedFlag, RepositoryInitOptions, Signature, Time};
+use git2::{
+    IndexAddOption, IndexEntry, IndexEntryExtendedFlag, RepositoryInitOptions, Signature, Time,
+};
 use tempfile::TempDir;
 
 use super::*;
 use crate::manifest::ports::RepositoryFiles;
+use crate::model::desired::TreeFile;
 
 /// A directory with files, and optionally a repository.
 pub(super) struct TestRepository {
@@ -69,6 +72,19 @@ impl TestRepository {
         repository.reference(&format!("refs/tags/{name}"), commit, true, "tagged").expect("tagged");
     }
 
+    /// Marks the files below `directory` as outside of a sparse checkout. They stay on disk.
+    fn mark_sparse(&self, directory: &str) {
+        let repository = Repository::open(self.directory.path()).expect("a repository");
+        let mut index = repository.index().expect("an index");
+        let is_below = |entry: &IndexEntry| entry.path.starts_with(directory.as_bytes());
+        let entries: Vec<_> = index.iter().filter(is_below).collect();
+        for mut entry in entries {
+            entry.flags_extended |= IndexEntryExtendedFlag::SKIP_WORKTREE.bits();
+            index.add(&entry).expect("marked");
+        }
+        index.write().expect("written");
+    }
+
     /// Removes an object. A partial clone may lack it as well.
     fn remove_object(&self, name: &str) {
         let repository = Repository::open(self.directory.path()).expect("a repository");
@@ -92,7 +108,7 @@ impl TestRepository {
 
 /// Returns one line per file: its path, and its content or the error.
 fn lines(read: &RepositoryTree) -> Vec<String> {
-    let content = |file: &crate::model::desired::TreeFile| match &file.content {
+    let content = |file: &TreeFile| match &file.content {
         Ok(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Err(reason) => format!("! {reason}"),
     };
@@ -435,14 +451,7 @@ fn files_that_a_sparse_checkout_lacks_are_unreadable() {
     let repo = TestRepository::new();
     repo.write("a.yaml", "1").write("k/b.yaml", "2").write("k/c.yaml", "3");
     let commit = repo.write("k/chart/_names.tpl", "4").commit();
-    let repository = Repository::open(repo.directory.path()).expect("open");
-    let mut index = repository.index().expect("index");
-    let entries: Vec<_> = index.iter().filter(|entry| entry.path.starts_with(b"k/")).collect();
-    for mut entry in entries {
-        entry.flags_extended |= IndexEntryExtendedFlag::SKIP_WORKTREE.bits();
-        index.add(&entry).expect("marked");
-    }
-    index.write().expect("written");
+    repo.mark_sparse("k/");
     assert_eq!(lines(&repo.read()), ["a.yaml 1", "k/b.yaml 2", "k/c.yaml 3"], "all are on disk");
     fs::remove_file(repo.path("k/b.yaml")).expect("rm");
     fs::remove_dir_all(repo.path("k/chart")).expect("rm");
@@ -457,6 +466,20 @@ fn files_that_a_sparse_checkout_lacks_are_unreadable() {
     assert_eq!(lines(&repo.read_at(&commit)), ["a.yaml 1", "k/b.yaml 2", "k/c.yaml 3"]);
     fs::remove_file(repo.path("a.yaml")).expect("rm");
     assert!(!lines(&repo.read()).concat().contains("a.yaml"), "a deleted file is a change");
+}
+
+#[test]
+fn files_that_a_sparse_checkout_lacks_count_toward_no_limit() {
+    let repo = TestRepository::new();
+    repo.write("a.yaml", "1").write("k/b.yaml", "2").write("k/c.yaml", "3").commit();
+    repo.mark_sparse("k/");
+    let limits = TreeLimits { files: 1, ..TreeLimits::DEFAULT };
+    let read = || read_tree_within(repo.directory.path(), limits);
+    assert!(read().is_err(), "all are on disk");
+    fs::remove_dir_all(repo.path("k")).expect("rm");
+    let read = read().expect("a tree");
+    let sparse: Vec<bool> = read.tree.files.iter().map(TreeFile::is_sparse).collect();
+    assert_eq!(sparse, [false, true, true]);
 }
 
 #[test]

@@ -250,6 +250,16 @@ mod tests {
     }
 
     #[test]
+    fn tag_of_a_tree_is_read() {
+        let repo = TestRepository::new();
+        repo.write("policies/a.rego", "").commit();
+        let repository = Repository::open(repo.path("")).expect("a repository");
+        let tree = repository.revparse_single("HEAD^{tree}").expect("a tree").id();
+        repo.tag("rules", &tree.to_string());
+        assert_eq!(read(&repo, Some("rules")), Ok(1));
+    }
+
+    #[test]
     fn link_out_of_the_repository_is_refused() {
         let repo = TestRepository::new();
         let elsewhere = tempfile::tempdir().expect("a folder");

@@ -3,7 +3,8 @@
 /// Limits on input: a repository is untrusted, and memory is finite.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TreeLimits {
-    /// Manifest files. The largest known trees have 20,000.
+    /// Manifest files, without those that a sparse checkout lacks. The largest known trees have
+    /// 20,000.
     pub(crate) files: u64,
     /// Files and directories of any name, counted at each visit.
     pub(crate) entries: u64,

@@ -15,12 +15,10 @@ use super::{
     FileStore, GitErrorKind, RepositoryTree, TreeBase, TreeLimits, io_reason, is_manifest_name,
     origin_url, signatures, slash_path,
 };
+use crate::model::desired::SPARSE_REASON;
 
 /// The mode of a submodule in Git's index.
 const GITLINK: u32 = 0o160_000;
-
-/// Reason for a file that a sparse checkout does not have on disk.
-const SPARSE_REASON: &str = "a sparse checkout lacks it: run `git sparse-checkout disable`, or read the commit with `--ref HEAD`";
 
 /// Reads the canonical directory `root`.
 pub(super) fn read(
@@ -38,7 +36,7 @@ pub(super) fn read(
         walk.read_directory(&directory, &mut pending)?;
     }
     for path in git.iter().flat_map(|view| &view.sparse) {
-        walk.add_sparse_file(path)?;
+        walk.add_sparse_file(path);
     }
     let base = git.as_ref().map_or_else(TreeBase::default, |view| view.base.clone());
     let commit = base.commit.as_deref().and_then(|commit| Oid::from_str(commit).ok());
@@ -297,16 +295,14 @@ impl WorktreeWalk<'_> {
     }
 
     /// Adds a file of a sparse checkout as unreadable, unless it is on disk all the same.
-    fn add_sparse_file(&mut self, path: &str) -> Result<(), GitErrorKind> {
+    fn add_sparse_file(&mut self, path: &str) {
         if self.root.join(path).symlink_metadata().is_ok() {
-            return Ok(());
+            return;
         }
-        let reason = SPARSE_REASON.to_owned();
-        self.found.store_location(path, FileLocation::Unreadable(reason.clone()));
+        self.found.store_location(path, FileLocation::Unreadable(SPARSE_REASON.to_owned()));
         if is_manifest_name(path.as_bytes()) {
-            return self.found.add_file(path, Err(reason));
+            self.found.add_absent_file(path, SPARSE_REASON);
         }
-        Ok(())
     }
 
     fn location(&self, path: &Path, is_link: bool) -> FileLocation {

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
+use crate::adapters::git::read_tree;
 use crate::cli::Exit;
+use crate::cli::repository::Repository;
+use crate::cli::signature_check::SignatureTrust;
 use crate::cli::tests::manifests::{CLASS, FLEET, POOL, WORKLOAD};
 use crate::cli::tests::{CommandOutput, run_command};
 use crate::model::observed::{ClusterIdentity, ClusterPools, Observed, PoolObject, write_world};
@@ -129,6 +132,28 @@ fn cluster_without_pools_makes_no_plan_that_removes_the_fleet() {
     let ran = planned(&tree, &["--world", &world]);
     assert_eq!(ran.exit, Exit::Failed, "{}", ran.out);
     assert!(ran.out.contains("the cluster has no NodePool"), "{}{}", ran.out, ran.err);
+}
+
+#[test]
+fn lost_files_are_an_error_although_the_cluster_has_pools() {
+    let tree = tree("  pools: cluster\n", &[]);
+    let read = || {
+        let files = read_tree(tree.path()).expect("files");
+        let pools = Some(Arc::new(own_pools()));
+        Repository::read_trusting(&files, &SignatureTrust::default(), pools)
+    };
+    let is_refused = |repository: &Repository| {
+        let mut problems = repository.desired.problems.iter();
+        problems.any(|problem| problem.message.starts_with("no workload and no pool is declared"))
+    };
+    let before = read();
+    assert!(!before.is_empty() && !is_refused(&before), "{:?}", before.desired.problems);
+    fs::remove_file(tree.path().join("api.yaml")).expect("removed");
+    let lost = read();
+    assert!(lost.is_empty() && is_refused(&lost), "{:?}", lost.desired.problems);
+    let validated = run_command(&["validate", text(tree.path())]);
+    assert_eq!(validated.exit, Exit::Failed, "{}", validated.out);
+    assert!(validated.out.contains("a workload with `replicas: 0`"), "{}", validated.out);
 }
 
 #[test]

@@ -216,7 +216,7 @@ impl BlockingPlanner for JudgedPlanner {
             guard: fleet.guard.clone(),
             consolidate_after: delays.collect(),
             error_count: u32::try_from(errors.count()).unwrap_or(u32::MAX),
-            is_empty: desired.workloads.is_empty() && desired.pools.is_empty(),
+            is_empty: self.repository.is_empty(),
             autoscaler_namespaces: desired.autoscaler_namespaces.clone(),
             // The live source sets it after it has asked EKS.
             auto_mode: false,

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::code::Code;
-use crate::model::desired::{Desired, Fleet, Scale, Tree, TreeFile};
+use crate::model::desired::{Desired, Fleet, SPARSE_REASON, Scale, Tree, TreeFile};
 use crate::model::ids::Origin;
 
 const POD: &str =
@@ -187,6 +187,27 @@ fn a_file_that_cannot_be_read_is_an_error() {
     let tree = Tree { files: vec![TreeFile { path: "a.yaml".into(), content }] };
     let desired = read(&tree, &Fleet::default());
     assert_eq!(lines(&desired), ["error a.yaml: cannot be read: permission denied"]);
+}
+
+#[test]
+fn sparse_file_is_skipped_where_its_path_excludes_it() {
+    let missing =
+        ["a.yaml", "c/d/kustomization.yaml", "c/x.yaml", "patch.yaml", "shop/templates/p.yaml"];
+    let errors = |reason: &str| {
+        let file = |path: &str| TreeFile { path: path.into(), content: Err(reason.to_owned()) };
+        let mut tree = tree(&[
+            ("c/kustomization.yaml", "kind: Component"),
+            ("prod/kustomization.yaml", "patches: [{path: ../patch.yaml}]"),
+            ("shop/Chart.yaml", "name: shop"),
+        ]);
+        tree.files.extend(missing.map(file));
+        let desired = read(&tree, &Fleet::default());
+        assert_eq!(unresolved(&desired).len(), 2, "neither source is rendered");
+        desired.problems.iter().map(|problem| problem.origin.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(errors(SPARSE_REASON), missing[..2]);
+    // Each may be a directory, and a renderer does not see that it is unread.
+    assert_eq!(errors("the directory cannot be listed"), missing);
 }
 
 #[test]

@@ -104,6 +104,9 @@ fn pushed_tag_does_not_replace_the_branch() {
     repo.move_branch(&main);
     repo.tag("main", &evil);
     repo.tag("v1", &evil);
+    let repository = git2::Repository::open(repo.path("")).expect("a repository");
+    let commit = evil.parse().expect("an id");
+    repository.reference("refs/pull/1/head", commit, true, "pushed").expect("a pull request");
     let folder = tempfile::tempdir().expect("a folder");
     let cache = cache_in(folder.path());
     let url = format!("file://{}", repo.path("").display());
@@ -113,6 +116,7 @@ fn pushed_tag_does_not_replace_the_branch() {
         ("refs/heads/main", &main),
         ("refs/tags/main", &evil),
         ("v1", &evil),
+        ("pull/1/head", &evil),
         (evil.as_str(), &evil),
     ] {
         let found = remote.read(Some(revision), &cache).expect(revision).base.commit;
