@@ -138,19 +138,20 @@ mod tests {
         let set = |name: &str, commit: &str| set_reference(&repository, name, commit);
         let found = |revision: &str| find_object(&repository, revision).map(|o| o.id().to_string());
         set("refs/remotes/origin/main", &first);
-        set("refs/remotes/origin/HEAD", &first);
+        set("refs/remotes/upstream/HEAD", &first);
         set("refs/tags/v1", &first);
-        let names = ["origin/main", "origin", "v1", "main~1", "main^", "HEAD~1", "tags/v1", &first];
+        let names =
+            ["origin/main", "upstream", "v1", "main~1", "main^", "HEAD~1", "tags/v1", &first];
         for revision in names {
             assert_eq!(found(revision).ok().as_ref(), Some(&first), "{revision}");
         }
         let short = first[..7].to_owned();
         assert_eq!(found(&short).ok().as_ref(), Some(&first), "{short}");
         set("refs/tags/origin/main", &second);
-        set("refs/tags/origin", &second);
+        set("refs/tags/upstream", &second);
         set("refs/tags/main", &first);
         set(&format!("refs/tags/{short}"), &second);
-        for revision in ["origin/main", "origin", "main", "main~1", &short] {
+        for revision in ["origin/main", "upstream", "main", "main~1", &short] {
             let error = found(revision).expect_err(revision);
             assert!(matches!(error, GitErrorKind::AmbiguousRevision { .. }), "{error}");
         }
