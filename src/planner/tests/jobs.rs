@@ -23,6 +23,8 @@ fn retries(backoff_limit: u32, on_eviction: OnEviction) -> JobRetries {
 /// Returns two nodes with one pod of a Job each. Both pods fit on one node.
 fn scattered_job() -> Scenario {
     let mut scenario = Scenario::without_workloads(&["m5.large"]);
+    // Otherwise both pods of the Job might arrive first, on one node.
+    scenario.settings.steer = true;
     scenario.deploy("a", 2, template(1000, 100));
     let scale = Scale::Job { pods: 2, completions: Some(2), suspended: false };
     scenario.declare(job(), scale, template(800, 100));
