@@ -526,6 +526,7 @@ where
                 is_begun: Cell::new(false),
                 plan: Arc::clone(&plan),
                 excluded_instances,
+                repeated_launches: previous_attempts.clone(),
                 launches_in_progress,
                 pods,
                 planned_world,

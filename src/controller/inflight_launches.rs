@@ -28,7 +28,7 @@ use super::launches_in_progress::CurrentRequests;
 use super::planning_snapshot::EC2_VISIBILITY_MAX;
 use super::reconcile;
 use crate::apply::EarlierLaunch;
-use crate::model::ids::{Address, PlanId};
+use crate::model::ids::{Address, ChangeId, PlanId};
 use crate::model::observed::{Observed, tag};
 use crate::model::saturating_time::later;
 use crate::plan::wire::{ResourceChange, ResourceKind};
@@ -232,6 +232,22 @@ pub(super) fn forget_observed(all: &mut Vec<InDoubtLaunches>, observed: &Observe
         entry.retain(|address| !changes.contains(change_id(&plan, address).as_str()));
     }
     all.retain(|entry| entry.unlisted > 0 || !entry.rows.is_empty());
+}
+
+/// Tags the instances of `repeated` launches as those of the plan that repeats them. A planner
+/// derives the change IDs of a plan from its ID, and would count these launches as not made.
+pub(super) fn tag_repeated_launches(world: &mut Observed, plan: &PlanId, repeated: &PriorAttempts) {
+    let by_earlier_change: BTreeMap<&str, ChangeId> = repeated
+        .iter()
+        .map(|(address, launch)| (launch.change.as_str(), change_id(plan, address)))
+        .collect();
+    for instance in world.instances.values_mut() {
+        let earlier = instance.tags.get(tag::CHANGE);
+        let change = earlier.and_then(|earlier| by_earlier_change.get(earlier.as_str()));
+        if let Some(change) = change {
+            instance.tags.insert(tag::CHANGE.to_owned(), change.to_string());
+        }
+    }
 }
 
 /// Restarts the wait for unanswered launches at the last call of their apply.

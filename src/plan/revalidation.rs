@@ -19,7 +19,8 @@ pub struct RevalidatedPlan {
     /// Reason why the cluster still needs nodes that the approved plan removes. Demand that these
     /// nodes cannot serve does not count.
     pub blocked_removal: Option<String>,
-    /// Launches whose pool or node class the files declare otherwise than the plan, in words.
+    /// Launches that the files declare otherwise than the plan, or that the catalog does not permit
+    /// now, in words.
     pub undeclared: Vec<String>,
     /// Offerings of launches that must not be requested now. Each launch has one that remains.
     pub withdrawn: BTreeMap<Address, Vec<WithdrawnOffering>>,

@@ -14,6 +14,7 @@ use jiff::SignedDuration;
 
 use super::super::event::PodScope;
 use super::super::gates::change_groups;
+use super::super::inflight_launches::{PriorAttempts, tag_repeated_launches};
 use super::super::launches_in_progress::{add_launches_of_plan, remove_launches};
 use super::super::observation_diff::{is_demand_unchanged, is_same_observation};
 use super::super::ports::RevisionPlanner;
@@ -40,6 +41,8 @@ pub(super) struct Revalidation<'p, P> {
     pub(super) is_begun: Cell<bool>,
     pub(super) plan: Arc<Plan>,
     pub(super) excluded_instances: Vec<InstanceId>,
+    /// Launches of the plan that repeat the request of an earlier plan.
+    pub(super) repeated_launches: PriorAttempts,
     /// Launches of other applies that the plan counts as instances.
     pub(super) launches_in_progress: Vec<Instance>,
     pub(super) pods: PodScope,
@@ -131,6 +134,7 @@ impl<P: RevisionPlanner> Replan for Revalidation<'_, P> {
             }
             let mut world = world.into_owned();
             world.planned_pods = planned_pods(plan);
+            tag_repeated_launches(&mut world, &plan.capacity.plan_id, &self.repeated_launches);
             let (plan, world) = (Arc::new(plan.clone()), Arc::new(world));
             let newer = self.planners.newer_than(&self.commit).filter(|_| is_begun);
             if let Some(newer) = newer {
@@ -161,6 +165,7 @@ impl<P: RevisionPlanner> Replan for Revalidation<'_, P> {
             let (plan, world) = (Arc::clone(&self.plan), Arc::new(world));
             let planner: &P = newer.as_deref().unwrap_or(self.planner);
             let found = planner.revalidate(plan, world, self.pods).await;
+            // A launch without a permitted offering counts too: the next plan has present prices.
             let is_same = found.undeclared.is_empty() && self.is_still_planned(&found.current);
             // Errors of the inputs block the removals later.
             (!found.current.errored && !is_same).then(|| CALLED_OFF.to_owned())

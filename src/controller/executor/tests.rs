@@ -1,6 +1,7 @@
 //! Replanning before an apply.
 
 mod calling_off;
+mod repeated_launches;
 
 use super::*;
 use crate::apply::Replan as _;
@@ -58,6 +59,7 @@ fn revalidation<P>(
         is_begun: Cell::new(false),
         plan: Arc::new(plan),
         excluded_instances: Vec::new(),
+        repeated_launches: BTreeMap::new(),
         launches_in_progress: Vec::new(),
         pods: PodScope::Declared,
         planned_world: planned_world.map(Arc::new),
