@@ -2,7 +2,6 @@
 
 use super::pod_rules::{deployment, scenario};
 use crate::model::desired::WorstCase;
-use crate::model::units::MicroUsd;
 use crate::solver::Solution;
 use crate::testing::{Scenario, requirement};
 
@@ -133,21 +132,23 @@ fn orders_by_priority_place_pods_that_no_fleet_places_in_all_orders() {
     assert_eq!(messages(&solution, "stay pending").len(), 1, "{:?}", solution.refusals);
 }
 
+/// The nodes for likely orders come after the Spot nodes were distributed.
 #[test]
-fn spot_nodes_for_likely_orders_share_offerings() {
+fn spot_nodes_for_likely_orders_share_offerings_or_a_note_says_so() {
     let mut scenario = not_placeable_in_all_orders();
     scenario.pool().requirements[1] = requirement("karpenter.sh/capacity-type", &["spot"]);
-    for kind in scenario.catalog.types.values_mut() {
-        for (index, offering) in (0..).zip(&mut kind.offerings) {
-            offering.price = Some(MicroUsd(30_000 + index));
-        }
-    }
     scenario.desired.max_offering_share = Some(50_000);
-    let target = scenario.solve().target;
-    let mut by_zone = std::collections::BTreeMap::new();
-    for launch in &target.launches {
-        *by_zone.entry((&launch.node.instance_type, &launch.node.zone)).or_insert(0) += 1;
+    let solution = scenario.solve();
+    let mut by_offering = std::collections::BTreeMap::new();
+    let launches = &solution.target.launches;
+    for launch in launches {
+        *by_offering.entry((&launch.node.instance_type, &launch.node.zone)).or_insert(0) += 1;
     }
-    let most = by_zone.values().copied().max().unwrap_or(0);
-    assert!(most * 2 <= target.launches.len(), "{by_zone:?}");
+    let most = by_offering.values().copied().max().unwrap_or(0);
+    let note = format!("{most} of {} Spot nodes", launches.len());
+    assert!(
+        most * 2 <= launches.len() || messages(&solution, &note).len() == 1,
+        "{by_offering:?} {:?}",
+        solution.refusals
+    );
 }
