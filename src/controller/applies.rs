@@ -397,6 +397,7 @@ impl ControllerState {
         if let Some(row) = row {
             let pods = planned_pods_at(&run.plan, &row.address);
             self.planning.note_launched_demand(&run.plan, &pods);
+            self.planning.note_unplaced(&run.plan, now);
             self.planning.planned_pods.insert(instance.clone(), pods);
         }
         let (Some(persisted), Some(pool)) = (&mut self.persistence.loaded, pool) else { return };
@@ -435,6 +436,7 @@ impl ControllerState {
                 self.count_outcomes(&receipt);
                 run.record.outcomes = outcome_counts(&receipt);
                 self.settle_records(&run, Some(&receipt));
+                self.planning.forget_failed_launches(&run.plan, &receipt);
                 run.record.receipt = Some(*receipt);
             }
             Err(why) => {

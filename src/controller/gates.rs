@@ -8,12 +8,14 @@
 //! - A change group (rows that replace each other) is applied as a whole or not at all.
 //! - A blocked row carries a typed reason with its numbers.
 
+mod arriving_pods;
 mod budget_room;
 mod change_group;
 mod message;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use arriving_pods::{pods_arriving_block, workloads_arriving};
 use budget_room::BudgetRoom;
 use change_group::ChangeGroup;
 pub(super) use change_group::{change_groups, replacing_rows};
@@ -27,7 +29,6 @@ use super::launches_ahead::LaunchesAhead;
 use super::mass_removal;
 pub use super::opening::PodsArriving;
 use super::persisted_state::{PersistedState, change_digests};
-use super::reconcile::launched_rows;
 use super::status::{ApprovedBy, BlockedReason};
 use crate::apply::is_pending;
 use crate::model::desired::{ApprovalRule, Mode};
@@ -90,7 +91,7 @@ pub struct GateContext<'a> {
     pub removal_planned_since: &'a BTreeMap<InstanceId, Timestamp>,
     /// Last known pod event on the node of each instance.
     pub last_pod_event: &'a BTreeMap<InstanceId, Timestamp>,
-    /// Workloads whose pods may still be placed on launched nodes, and until when.
+    /// Pods that may still be placed on launched nodes.
     pub pods_arriving: Option<PodsArriving>,
     /// Workloads for which nodes may be launched before their pods exist.
     pub launches_ahead: &'a LaunchesAhead,
@@ -183,6 +184,7 @@ fn evaluate(
     now: Timestamp,
 ) -> Vec<(Address, GateDecision)> {
     let groups = change_groups(plan);
+    let arriving = workloads_arriving(plan, context, now);
     let mut decisions: BTreeMap<Address, GateDecision> = BTreeMap::new();
     // Standalone removals take budget last. Otherwise one could take the last budget of a launch
     // that it depends on, and both would block each other forever.
@@ -193,7 +195,7 @@ fn evaluate(
             .or_else(|| approved.block(group, plan))
             .or_else(|| window_block(context, now))
             .or_else(|| empty_commit_block(plan, context).filter(|_| group.removes > 0))
-            .or_else(|| pods_arriving_block(group, plan, context, now))
+            .or_else(|| pods_arriving_block(group, plan, arriving.as_ref()))
             .or_else(|| pods_missing_block(group, plan, context))
             .or_else(|| group_block(group, context, &room, now));
         if block.is_none() {
@@ -367,20 +369,6 @@ fn group_block(
     if group.removes > 0 { removal_block(group, context, room, now) } else { None }
 }
 
-/// Returns the reason that blocks launches whose pods may still be placed on launched nodes.
-fn pods_arriving_block(
-    group: &ChangeGroup<'_>,
-    plan: &Plan,
-    context: &GateContext<'_>,
-    now: Timestamp,
-) -> Option<GroupBlock> {
-    let arriving = context.pods_arriving.as_ref().filter(|arriving| now < arriving.until)?;
-    if !has_only_pods_of(group, plan, |workload| arriving.workloads.contains(workload)) {
-        return None;
-    }
-    Some(GroupBlock::of_all(BlockedReason::PodsArriving { until: arriving.until }))
-}
-
 /// Returns the reason that blocks launches whose pods exist only in the repository, although the
 /// cluster had applied it before. The cluster may have a newer commit already.
 fn pods_missing_block(
@@ -415,22 +403,6 @@ fn added_workloads(group: &ChangeGroup<'_>, plan: &Plan) -> BTreeSet<String> {
     }
     let added = added.into_iter().filter(|(_, pods)| *pods > 0);
     added.map(|(workload, _)| workload.to_owned()).collect()
-}
-
-/// Returns true if the group launches nodes with pods of these workloads alone.
-fn has_only_pods_of(
-    group: &ChangeGroup<'_>,
-    plan: &Plan,
-    has_workload: impl Fn(&str) -> bool,
-) -> bool {
-    let in_group: BTreeSet<&Address> = group.rows.iter().map(|row| &row.address).collect();
-    let launched: BTreeSet<&Address> = launched_rows(plan)
-        .map(|row| &row.address)
-        .filter(|address| in_group.contains(address))
-        .collect();
-    let explained = plan.capacity.explain.iter().filter(|row| launched.contains(&row.address));
-    let mut workloads = explained.flat_map(|row| row.pods.keys()).peekable();
-    workloads.peek().is_some() && workloads.all(|workload| has_workload(workload.as_str()))
 }
 
 fn launch_block(

@@ -12,12 +12,14 @@
 //! opens after a bounded time, whatever the mode, the plan or the other nodes do. Only nodes of
 //! ours are opened.
 
+mod arriving_pods;
 mod missing_annotations;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
+pub use self::arriving_pods::PodsArriving;
 use self::missing_annotations::AnnotationAttempts;
 use super::counters::Counter;
 use super::event::Effect;
@@ -46,15 +48,6 @@ const RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
 
 /// State of the pods of a node that no pod should get now.
 const HELD: BatchPods = BatchPods { are_pending: false, are_missing: true, are_added: true };
-
-/// Workloads whose pods kube-scheduler may still place on launched nodes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodsArriving {
-    /// The workloads.
-    pub workloads: BTreeSet<String>,
-    /// End of the time.
-    pub until: Timestamp,
-}
 
 /// Closed nodes, and the openings in progress.
 #[derive(Debug, Clone, Default)]
@@ -128,8 +121,10 @@ impl NodeOpening {
     }
 
     /// Returns until when kube-scheduler may place pods on nodes that wait for them or were opened.
-    fn places_pods_until(&self) -> Option<Timestamp> {
-        let waiting = self.waiting.values().filter(|node| node.pods_since.is_some());
+    /// Without nominations, pods that do not exist yet count as well.
+    fn places_pods_until(&self, steers: bool) -> Option<Timestamp> {
+        let waiting = self.waiting.values();
+        let waiting = waiting.filter(|node| !steers || node.pods_since.is_some());
         let opens = waiting.map(|node| later(node.deadline(), QUIET_AFTER)).max();
         let places = self.last_opening.map(|opened| {
             let last = self.placed_at.map_or(opened, |placed| placed.max(opened));
@@ -307,34 +302,6 @@ impl ControllerState {
         let Some(planned) = self.planning.planned_pods.get(instance) else { return false };
         let mut pending = world.pods.iter().filter(|pod| is_pending(pod));
         pending.any(|pod| planned.contains_key(&workload_key(&pod.workload())))
-    }
-
-    /// Returns the workloads of planned pods that may still be placed on launched nodes. Until then,
-    /// a launch for these pods could be superfluous.
-    pub(super) fn pods_arriving(&self) -> Option<PodsArriving> {
-        // Without nominations, pods may leave no room for each other. Pods of an interrupted node have
-        // no other place.
-        if !self.steers() || !self.interruptions.all.is_empty() {
-            return None;
-        }
-        let world = self.observation.latest.as_ref()?;
-        let until = self.opening.places_pods_until().filter(|until| self.now < *until)?;
-        let plan = &self.planning.current.as_ref()?.plan;
-        let launched = |workload: &String| self.planning.launched_demand.get(workload).copied();
-        let takes =
-            world.nodes.values().filter(|node| self.opening.takes_pods(&node.uid, self.now));
-        let planned = &self.planning.planned_pods;
-        let placed = takes.filter_map(|node| planned.get(node.instance.as_ref()?)).flatten();
-        let placed: BTreeSet<&String> =
-            placed.filter(|(_, pods)| **pods > 0).map(|(workload, _)| workload).collect();
-        let demand = plan.capacity.demand.iter();
-        let demand = demand.map(|row| (workload_key(&row.workload), row.counts.planned));
-        // Pods that were added since have no node yet.
-        let workloads = demand.filter(|(workload, pods)| {
-            placed.contains(workload)
-                && launched(workload).is_some_and(|launched| *pods <= launched)
-        });
-        Some(PodsArriving { workloads: workloads.map(|(workload, _)| workload).collect(), until })
     }
 
     /// Nominates pods while their nodes start, so that a batch that is due opens at once.

@@ -15,12 +15,17 @@ use super::persisted_state::READY_WITHIN;
 use super::reconcile::{instance_of, launched_rows, retired_rows};
 use super::state::ControllerState;
 use super::status::{Blocked, BlockedReason, Status, SupersededPlan};
+use crate::apply::Receipt;
+use crate::model::code::Code;
 use crate::model::ids::{Address, Digest, InstanceId};
 use crate::model::observed::{Instance, Node, NodeClassField, Observed, PlannedPods};
 use crate::model::reason::{BlockReason, KeepReason};
 use crate::model::saturating_time::later;
-use crate::plan::wire::{Action, ExplainRow, Reason, ResourceChange, workload_key};
-use crate::plan::{Plan, planned_pods_on, unmanaged_instances};
+use crate::plan::wire::{
+    Action, ExplainRow, PlacementMode, Reason, ResourceChange, UnschedulableRow, WaveStep,
+    workload_key,
+};
+use crate::plan::{Plan, planned_pods_at, planned_pods_on, unmanaged_instances};
 
 /// Minimum age of a plan that is recorded as superseded. Plans of a busy cluster change every
 /// second, and each record costs two more writes.
@@ -123,6 +128,9 @@ pub(super) struct PlanningState {
     pub(super) planned_pods: PlannedPods,
     /// Planned pods of each workload when nodes were last launched for it.
     pub(super) launched_demand: BTreeMap<String, u32>,
+    /// Workloads that an unsteered plan with launches leaves unschedulable, since the first one.
+    /// In another order of arrival, the launched nodes have room for them.
+    pub(super) unplaced_since: BTreeMap<String, Timestamp>,
     /// Workloads for which nodes may be launched before their pods exist.
     pub(super) launches_ahead: LaunchesAhead,
     /// Plan with a group that exceeds the removal budget and has no part that could be planned.
@@ -143,10 +151,39 @@ pub(super) fn first_start_end(world: &Observed, now: Timestamp) -> Option<Timest
         None => Some(instance.launched_at),
         Some(node) => (!node.ready || !node.taints.is_empty()).then_some(node.created_at),
     });
+    began_at.map(start_end).filter(|end| *end > now).min()
+}
+
+/// Returns when an instance that is not Ready stops counting as starting.
+pub(super) fn start_end(began: Timestamp) -> Timestamp {
     // The last second still counts.
-    let ends =
-        began_at.map(|began| later(later(began, READY_WITHIN), SignedDuration::from_secs(1)));
-    ends.filter(|end| *end > now).min()
+    later(later(began, READY_WITHIN), SignedDuration::from_secs(1))
+}
+
+/// Returns the number of pods of each workload that a plan counts.
+pub(super) fn planned_demand(plan: &Plan) -> BTreeMap<String, u32> {
+    let mut demand: BTreeMap<String, u32> = BTreeMap::new();
+    for row in &plan.capacity.demand {
+        let pods = demand.entry(workload_key(&row.workload)).or_default();
+        *pods = pods.saturating_add(row.counts.planned);
+    }
+    demand
+}
+
+/// Returns the same without the pods of launches that the plan leaves out.
+pub(super) fn demand_with_launches(plan: &Plan) -> BTreeMap<String, u32> {
+    let mut demand = planned_demand(plan);
+    for row in plan.capacity.unschedulable.iter().filter(|row| is_left_out(row)) {
+        if let Some(pods) = demand.get_mut(&workload_key(&row.workload)) {
+            *pods = pods.saturating_sub(row.pods);
+        }
+    }
+    demand
+}
+
+/// Returns true if the plan leaves out a launch for these pods.
+fn is_left_out(row: &UnschedulableRow) -> bool {
+    row.reasons.iter().any(|rejection| rejection.reason == Code::LeftOut.as_str())
 }
 
 impl PlanningState {
@@ -168,6 +205,7 @@ impl PlanningState {
             costs: CostHistory::default(),
             planned_pods: PlannedPods::new(),
             launched_demand: BTreeMap::new(),
+            unplaced_since: BTreeMap::new(),
             launches_ahead: LaunchesAhead::default(),
             inseparable: None,
             unexplained_since: None,
@@ -187,16 +225,47 @@ impl PlanningState {
 
     /// Notes how many pods of these workloads a plan expects that launches a node for them.
     pub(super) fn note_launched_demand(&mut self, plan: &Plan, pods: &BTreeMap<String, u32>) {
-        let demand = plan.capacity.demand.iter();
-        let demand = demand.map(|row| (workload_key(&row.workload), row.counts.planned));
-        self.launched_demand.extend(demand.filter(|(workload, _)| pods.contains_key(workload)));
+        for (workload, demand) in demand_with_launches(plan) {
+            if pods.contains_key(&workload) {
+                let launched = self.launched_demand.entry(workload).or_default();
+                // A plan without some launches does not undo earlier ones.
+                *launched = (*launched).max(demand);
+            }
+        }
+    }
+
+    /// Notes the workloads that an unsteered plan with launches leaves unschedulable.
+    pub(super) fn note_unplaced(&mut self, plan: &Plan, now: Timestamp) {
+        if plan.capacity.placement.mode != PlacementMode::Unsteered {
+            return;
+        }
+        let rows = plan.capacity.unschedulable.iter().filter(|row| !is_left_out(row));
+        let unplaced: BTreeMap<String, u32> =
+            rows.map(|row| (workload_key(&row.workload), row.pods)).collect();
+        self.note_launched_demand(plan, &unplaced);
+        for workload in unplaced.into_keys() {
+            self.unplaced_since.entry(workload).or_insert(now);
+        }
+    }
+
+    /// Forgets the demand of launches that failed. Their pods need other nodes.
+    pub(super) fn forget_failed_launches(&mut self, plan: &Plan, receipt: &Receipt) {
+        let failed = receipt
+            .outcomes
+            .iter()
+            .filter(|change| change.step == WaveStep::Launch && !change.outcome.is_settled());
+        for change in failed {
+            for workload in planned_pods_at(plan, &change.address).keys() {
+                self.launched_demand.remove(workload);
+            }
+        }
     }
 
     /// Pods that are added after a scale-down are new.
     fn lower_launched_demand(&mut self, plan: &Plan) {
-        for row in &plan.capacity.demand {
-            if let Some(launched) = self.launched_demand.get_mut(&workload_key(&row.workload)) {
-                *launched = (*launched).min(row.counts.planned);
+        for (workload, demand) in planned_demand(plan) {
+            if let Some(launched) = self.launched_demand.get_mut(&workload) {
+                *launched = (*launched).min(demand);
             }
         }
     }

@@ -168,9 +168,11 @@ pub(super) fn planning_snapshot(
 }
 
 /// Forgets the planned pods of instances that are gone, and of those that take pods while none is
-/// pending. Until then, a pod may be on its way to its planned node.
+/// pending. Until then, a pod may be on its way to its planned node. Pods of instances that are
+/// gone need other nodes, so `launched_demand` forgets their workloads.
 pub(super) fn forget_planned_pods(
     planned_pods: &mut PlannedPods,
+    launched_demand: &mut BTreeMap<String, u32>,
     observed: &Observed,
     changes: &UnobservedChanges,
 ) {
@@ -179,9 +181,12 @@ pub(super) fn forget_planned_pods(
     }
     let is_waiting = observed.pods.iter().any(|pod| is_pending(pod));
     let nodes = observed.nodes_by_instance();
-    planned_pods.retain(|id, _| {
+    planned_pods.retain(|id, pods| {
         let seen = observed.instances.get(id).map(Instance::is_active);
         let is_active = seen.unwrap_or_else(|| changes.is_awaiting(id));
+        if !is_active {
+            launched_demand.retain(|workload, _| !pods.contains_key(workload));
+        }
         let takes_pods = nodes.get(id).is_some_and(|node| node.ready && !node.is_closed());
         is_active && (is_waiting || !takes_pods)
     });

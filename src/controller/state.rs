@@ -309,9 +309,16 @@ impl ControllerState {
         self.planning.pod_event_times.observe(observed, now);
         self.nominations.record_bindings(observed, &mut self.counters);
         let unobserved = &self.observation.unobserved;
-        forget_planned_pods(&mut self.planning.planned_pods, observed, unobserved);
-        if self.planning.planned_pods.is_empty() {
-            self.planning.launched_demand.clear();
+        let planning = &mut self.planning;
+        forget_planned_pods(
+            &mut planning.planned_pods,
+            &mut planning.launched_demand,
+            observed,
+            unobserved,
+        );
+        if planning.planned_pods.is_empty() {
+            planning.launched_demand.clear();
+            planning.unplaced_since.clear();
         }
         self.observation.number = self.observation.last_number();
         self.observation.latest = Some(Arc::clone(observed));

@@ -150,6 +150,10 @@ fn demand(pods: &BTreeMap<String, u32>, planned: u32) -> String {
         (false, moved) => {
             format!("{}; it also takes {} of removed nodes", no_room(pods), count(moved, "pod"))
         }
+        // Only an unsteered plan has such a node.
+        (true, 0) => {
+            "no pod needs it in the declared order of arrival, but another order does".to_owned()
+        }
         (true, moved) => format!("takes {} of removed nodes", count(moved, "pod")),
     }
 }
@@ -402,6 +406,8 @@ mod tests {
         let mixed = "2 pods have no room: web/a x2; it also takes 1 pod of removed nodes";
         assert_eq!(demand(&pods, 3), mixed);
         assert_eq!(demand(&BTreeMap::new(), 1), "takes 1 pod of removed nodes");
+        let other = "no pod needs it in the declared order of arrival, but another order does";
+        assert_eq!(demand(&BTreeMap::new(), 0), other);
     }
 
     #[test]

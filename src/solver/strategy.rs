@@ -58,7 +58,7 @@ const STRATEGIES: [(Stage, &dyn Strategy); 9] = [
     (Stage::Finish, &ZoneBalance),
     // Distributes new Spot nodes over instance types and zones.
     (Stage::Finish, &SpotDiversity),
-    // Removes new nodes of a steered plan that hold no pod.
+    // Removes new nodes that hold no pod, in an unsteered plan only those that no order needs.
     (Stage::Finish, &IdleRemoval),
 ];
 

@@ -44,6 +44,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)>
         super::controller_modes::ALL,
         super::launches_beside_applies::ALL,
         super::lost_nodes::ALL,
+        super::bursts::ALL,
     ];
     ALL.iter().chain(more.into_iter().flatten())
 }

@@ -5,6 +5,7 @@
 //! minutes. `-- --replay SEED` runs one seed and prints its events. A seed gives the same run on each
 //! computer.
 
+pub(crate) mod bursts;
 pub(crate) mod clock_skew;
 pub(crate) mod controller_modes;
 pub(crate) mod crashes;

@@ -62,7 +62,7 @@ pub fn with_message(reason: BlockedReason) -> Blocked {
             )
         }
         BlockedReason::PodsArriving { until } => {
-            format!("its pods may still be placed on launched nodes; waits until {}", at(until))
+            format!("pods may still be placed on launched nodes; waits until {}", at(until))
         }
         BlockedReason::MassUnready { unready, nodes } => {
             format!("{unready} of {nodes} nodes are not Ready; nothing is removed meanwhile")

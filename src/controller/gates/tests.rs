@@ -1,3 +1,4 @@
+mod arriving_pods;
 mod removals;
 
 use jiff::SignedDuration;
@@ -130,26 +131,6 @@ fn short_name(address: &Address) -> String {
 
 const ALL: [&str; 7] = ["batch 0", "batch 1", "batch 2", "web 1", "web 10", "web 2", "web 9"];
 const LAUNCHES: [&str; 2] = ["web 10", "web 9"];
-
-#[test]
-fn launch_waits_while_launched_nodes_may_hold_all_its_pods() {
-    let launched = "web 9";
-    let plan = GateScenario::new().plan;
-    let explained = plan.capacity.explain.iter();
-    let row = explained.filter(|row| short_name(&row.address) == launched);
-    let pods: BTreeSet<String> =
-        row.flat_map(|row| row.pods.keys()).map(ToString::to_string).collect();
-    assert!(!pods.is_empty(), "the launch is for pods");
-    let arriving = |workloads: BTreeSet<String>, seconds| {
-        let until = now() + SignedDuration::from_secs(seconds);
-        let held =
-            GateScenario::with(|g| g.pods_arriving = Some(PodsArriving { workloads, until }));
-        held.allowed().contains(&launched.to_owned())
-    };
-    assert!(!arriving(pods.clone(), 1));
-    assert!(arriving(pods, 0), "the time has passed");
-    assert!(arriving(BTreeSet::from(["Deployment/other/pods".to_owned()]), 1));
-}
 
 fn suspension(until: Option<Timestamp>) -> Suspension {
     let (reason, by) = ("a migration".to_owned(), "alice".to_owned());

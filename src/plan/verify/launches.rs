@@ -96,7 +96,8 @@ fn check_offering(
     );
 }
 
-/// Checks that a node of a steered plan that is launched for pods has some.
+/// Checks that a node of a steered plan that is launched for pods has some. An unsteered plan may
+/// need a node for another order of arrival than that of its placements.
 fn check_occupied(launch: &PlannedLaunch<'_>, violations: &mut Violations) {
     let PlannedLaunch { row, .. } = *launch;
     let is_for_pods = row.explain.is_some_and(|explain| {

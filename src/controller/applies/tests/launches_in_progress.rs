@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::observed::{Observed, tag};
 use crate::plan::change_id;
+use crate::testing::plan::address;
 use crate::testing::world::pod;
 
 /// Observes another pending pod; returns the observation that is planned over, if any.
@@ -115,4 +116,42 @@ fn plan_beside_a_wave_counts_instances_of_earlier_runs() {
     let planned = observe_pod(&mut harness, 11, "a").expect("planned beside the wave");
     assert_eq!(changes(&planned).len(), all.len());
     assert!(changes(&planned).values().any(|id| *id == "i-7"), "{:?}", changes(&planned));
+}
+
+const API: &str = "web/Deployment/api";
+
+#[test]
+fn pods_of_unanswered_launches_arrive() {
+    let (mut harness, ticket) = controller_applying();
+    let arriving = |harness: &ControllerHarness| {
+        let arriving = harness.state().pods_arriving()?;
+        arriving.workloads.get(API).copied()
+    };
+    assert_eq!(arriving(&harness), Some(36));
+    for address in launches() {
+        let outcome = Outcome::Failed { why: "no capacity".to_owned() };
+        let refused = Step::Finished { step: WaveStep::Launch, outcome };
+        report_step(&mut harness, 10, ticket, Some(&address), refused);
+    }
+    assert_eq!(arriving(&harness), None, "none of them launches a node");
+}
+
+#[test]
+fn failed_launch_ends_the_wait_of_its_pods() {
+    let (mut harness, ticket) = controller_applying();
+    let launched = Step::Launched { instance_id: "i-new".into(), offering: None };
+    report_step(&mut harness, 10, ticket, Some(&address("9")), launched);
+    let planning = &harness.state().planning;
+    assert_eq!(planning.launched_demand.get(API), Some(&36));
+    let unplaced: Vec<&str> = planning.unplaced_since.keys().map(String::as_str).collect();
+    assert_eq!(unplaced, ["ml/Deployment/train"], "the plan calls it unschedulable");
+    let failed = ChangeOutcome {
+        address: address("10"),
+        step: WaveStep::Launch,
+        instance_id: None,
+        launched: None,
+        outcome: Outcome::Failed { why: "no capacity".to_owned() },
+    };
+    finish_apply_with(&mut harness, 20, ticket, vec![failed]);
+    assert_eq!(harness.state().planning.launched_demand.get(API), None);
 }
