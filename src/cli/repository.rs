@@ -184,9 +184,9 @@ impl Repository {
         }
     }
 
-    /// Returns true if no file declares a workload or a pool.
+    /// Returns true if the repository declares nothing that a plan is about.
     pub(super) fn is_empty(&self) -> bool {
-        self.desired.workloads.is_empty() && !declares_pool(&self.desired)
+        declares_nothing(&self.desired)
     }
 
     /// Returns the facts that plans do not record. Changed files have no author.
@@ -247,25 +247,32 @@ fn declares_pool(desired: &Desired) -> bool {
     desired.pools.values().any(|pool| !pool.origin.is_in_cluster())
 }
 
-/// Returns an error if the tree declares nothing that a plan is about. Its files are most likely
-/// elsewhere or lost, and its plan would remove every node. Pools of the cluster and groups of the
-/// settings do not count: they stay when the files are lost.
-fn nothing_declared(
-    fleet: &Fleet,
-    desired: &Desired,
-    directory: &str,
-    files: usize,
-) -> Option<Problem> {
+/// Returns true if nothing is declared that a plan is about, and nothing is unread that may declare
+/// it. Pools of the cluster and groups of the settings do not count: they stay when the files are
+/// lost.
+fn declares_nothing(desired: &Desired) -> bool {
     let is_unread =
         !desired.unresolved.is_empty() && desired.unresolved_policy != UnresolvedPolicy::Ignore;
-    let is_empty = !is_unread
+    !is_unread
         && desired.workloads.is_empty()
         && desired.assumed.is_empty()
         && !declares_pool(desired)
         && desired.auto_mode_pools.is_empty()
         && desired.node_groups.is_empty()
         && desired.fargate_profiles.is_empty()
-        && desired.problems.iter().all(|problem| problem.severity != Severity::Error);
+}
+
+/// Returns an error if the tree declares nothing. Its files are most likely elsewhere or lost, and
+/// its plan would remove every node.
+fn nothing_declared(
+    fleet: &Fleet,
+    desired: &Desired,
+    directory: &str,
+    files: usize,
+) -> Option<Problem> {
+    // An object with an error may be the declaration.
+    let has_errors = desired.problems.iter().any(|problem| problem.severity == Severity::Error);
+    let is_empty = declares_nothing(desired) && !has_errors;
     let place = if directory.is_empty() { String::new() } else { format!(" in {directory}") };
     let message = format!("no workload and no pool is declared{place}; files read: {files}");
     let hint = match fleet.origin {

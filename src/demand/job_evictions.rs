@@ -8,6 +8,10 @@
 //! observations lag behind them. An eviction turns an unfinished pod into a failed one, and its
 //! replacement counts in addition.
 //!
+//! One failure of each limit is spared, for a failure of the Job's own. The Job and its pods are
+//! observed separately, so that a failed pod may be gone before the Job is observed to list it. The
+//! spared failure bears that once.
+//!
 //! Invariant: an unknown limit or number of failures refuses the eviction.
 //!
 //! Source: Kubernetes, `pkg/controller/job/job_controller.go` (`exceedsBackoffLimit`) and
@@ -72,6 +76,8 @@ impl<'a> JobEvictions<'a> {
             let counts = pods.entry(id).or_default();
             match pod.phase {
                 PodPhase::Pending | PodPhase::Running => counts.unfinished += 1,
+                // It exists until the Job lists it as failed.
+                PodPhase::Failed if pod.terminating => counts.unfinished += 1,
                 PodPhase::Failed => counts.failed += 1,
                 PodPhase::Succeeded => {}
             }
@@ -85,13 +91,15 @@ impl<'a> JobEvictions<'a> {
         let id = job_of(pod, self.observed)?;
         let counts = self.pods.get(&id).copied().unwrap_or_default();
         let why = if let Some(job) = self.jobs.get(&id) {
-            self.reason(pod, job.retries, job.failed, counts.unfinished)
+            // The Job may be observed before it lists its failed pods.
+            self.reason(pod, job.retries, job.failed.max(counts.failed), counts.unfinished)
         } else {
             let declared = self.desired?.workloads.get(pod.owner.as_ref()?);
-            match declared.and_then(|workload| workload.retries) {
-                Some(retries) => self.reason(pod, retries, counts.failed, counts.unfinished),
-                None => Some("was not read, so it might fail without its pods".to_owned()),
-            }
+            let retries = declared.and_then(|workload| workload.retries);
+            // Evicted pods are deleted, so that only the Job knows the failures.
+            retries
+                .is_none_or(|retries| retries.on_eviction != OnEviction::Ignored)
+                .then(|| "was not read, so it might fail without its pods".to_owned())
         };
         why.map(|why| JobRefusal { job: format!("{} {id}", id.kind), why })
     }
@@ -115,14 +123,14 @@ impl<'a> JobEvictions<'a> {
             let Some(failures) = self.index_failures(pod) else {
                 return Some("does not state the failures of the index of a pod".to_owned());
             };
-            if failures >= spared(limit) {
+            if failures >= for_evictions(limit) {
                 return Some(format!(
                     "might fail at an index if its pod is evicted (backoffLimitPerIndex {limit}, \
                      {failures} failed)"
                 ));
             }
         }
-        (failed.saturating_add(unfinished) > spared(backoff_limit)).then(|| {
+        (failed.saturating_add(unfinished) > for_evictions(backoff_limit)).then(|| {
             format!(
                 "might fail if its pods are evicted (backoffLimit {backoff_limit}, {failed} \
                  failed, {unfinished} unfinished)"
@@ -137,10 +145,9 @@ impl<'a> JobEvictions<'a> {
     }
 }
 
-/// Returns the failed pods of a limit that evictions may use. If the limit is more than one, one is
-/// spared for a failure of the Job's own.
-fn spared(limit: u32) -> u32 {
-    if limit > 1 { limit - 1 } else { limit }
+/// Returns the failed pods of a limit that evictions may use.
+fn for_evictions(limit: u32) -> u32 {
+    limit.saturating_sub(1)
 }
 
 /// Returns the Job of a pod. It is the owner of the Job if the pod does not name the Job.
@@ -207,8 +214,7 @@ mod tests {
             (6, COUNTED, 9, 1, false),
             (2, COUNTED, 0, 1, true),
             (2, COUNTED, 1, 1, false),
-            (1, COUNTED, 0, 1, true),
-            (1, COUNTED, 1, 1, false),
+            (1, COUNTED, 0, 1, false),
             (0, COUNTED, 0, 1, false),
             (6, COUNTED, u32::MAX, 1, false),
             (0, OnEviction::Ignored, 9, 105, true),
@@ -275,8 +281,7 @@ mod tests {
         for (limit, failures, is_evicted) in [
             (3, Some("1"), true),
             (3, Some("2"), false),
-            (1, Some("0"), true),
-            (1, Some("1"), false),
+            (1, Some("0"), false),
             (0, Some("0"), false),
             (3, Some("many"), false),
             (3, None, false),
@@ -293,18 +298,33 @@ mod tests {
     }
 
     #[test]
-    fn declaration_stands_in_for_a_job_that_was_not_read() {
+    fn failed_pods_count_before_the_job_lists_them() {
+        for (terminating, listed, is_evicted) in
+            [(true, 0, false), (false, 0, false), (false, 1, false), (false, 2, false)]
+        {
+            let mut observed = world_of(&id(WorkloadKind::Job, "a"), 2, PodTemplate::default());
+            observed.jobs = vec![live("a", retries(2, COUNTED), listed)];
+            let failed = Arc::make_mut(&mut observed.pods[1]);
+            (failed.phase, failed.terminating) = (PodPhase::Failed, terminating);
+            let found = JobEvictions::of_read_jobs(&observed).refusal(&observed.pods[0]);
+            assert_eq!(found.is_none(), is_evicted, "{terminating} {listed}: {found:?}");
+            observed.jobs[0].retries.backoff_limit = 4;
+            let found = JobEvictions::of_read_jobs(&observed).refusal(&observed.pods[0]);
+            assert_eq!(found, None, "{terminating} {listed}");
+        }
+    }
+
+    #[test]
+    fn unread_job_keeps_its_pods_unless_it_ignores_evictions() {
         let job = id(WorkloadKind::Job, "a");
-        let mut observed = world_of(&job, 2, PodTemplate::default());
+        let observed = world_of(&job, 1, PodTemplate::default());
         let template = Arc::<PodTemplate>::default();
         let scale = Scale::Job { pods: 1, completions: None, suspended: false };
         for (declared, is_evicted) in [
             (None, false),
-            (Some(retries(2, COUNTED)), true),
-            (Some(retries(0, COUNTED)), false),
+            (Some(retries(6, COUNTED)), false),
             (Some(retries(0, OnEviction::Ignored)), true),
         ] {
-            Arc::make_mut(&mut observed.pods[1]).phase = PodPhase::Succeeded;
             let mut desired = Desired::default();
             let origin = Origin::new("job.yaml", 1);
             let workload = Workload::new(job.clone(), origin, scale.clone(), template.clone());
@@ -312,11 +332,6 @@ mod tests {
             let refusal = JobEvictions::new(&observed, &desired).refusal(&observed.pods[0]);
             assert_eq!(refusal.is_none(), is_evicted, "{declared:?}: {refusal:?}");
             assert_eq!(JobEvictions::of_read_jobs(&observed).refusal(&observed.pods[0]), None);
-            // A failed pod that still exists counts.
-            Arc::make_mut(&mut observed.pods[1]).phase = PodPhase::Failed;
-            let refusal = JobEvictions::new(&observed, &desired).refusal(&observed.pods[0]);
-            let ignores = declared.is_some_and(|retries| retries.on_eviction != COUNTED);
-            assert_eq!(refusal.is_none(), ignores, "{declared:?}: {refusal:?}");
         }
         let desired = Desired::default();
         let unread = JobEvictions::new(&observed, &desired).refusal(&observed.pods[0]);

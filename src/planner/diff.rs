@@ -93,8 +93,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
     let expiry = validity(summary.destructive);
     let unschedulable = unschedulable_rows(demand, solution, rows.excluded_pods);
     let cluster_autoscaler = groups::growth_rows(&solution.target.growths);
-    // Pods may stay on nodes for less than new nodes would cost.
-    let lower_bound = solution.target.lower_bound.min(solution.target.packed_price);
+    let lower_bound = solution.target.lower_bound;
     let mut cost = totals::cost(&rows.explain, lower_bound, &catalog.prices, rows.uncertain_prices);
     cost.fargate = fargate::cost(demand, rates);
     list_cost::add(&mut cost, &mut diagnostics, &rows.changes, &rows.explain, desired, catalog);

@@ -171,8 +171,8 @@ pub(super) struct ExistingNodeBuilder<'a> {
     pub(super) pinned_daemons: BTreeMap<NodeName, String>,
     /// Nodes with workloads whose pod there must not be moved now.
     pub(super) pinned_pods: BTreeSet<(&'a NodeName, &'a WorkloadId)>,
-    /// By node and workload: why the Job of a pod there might fail without it.
-    pub(super) job_refusals: BTreeMap<(&'a NodeName, &'a WorkloadId), JobRefusal>,
+    /// By node: why the Job of a pod there might fail without it.
+    pub(super) job_refusals: BTreeMap<&'a NodeName, JobRefusal>,
     pub(super) groups: AutoScalingGroups<'a>,
     /// Digest of the declared launch settings of each pool. There are many nodes and few pools.
     pub(super) spec_digests: BTreeMap<PoolName, String>,

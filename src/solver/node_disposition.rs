@@ -235,6 +235,11 @@ impl ExistingNodeBuilder<'_> {
         if let Some(workload) = pinned_daemon.cloned() {
             return Some(BlockReason::PinnedPod { workload });
         }
+        // Pods of a Job may run although none is planned, such as those of a CronJob at its floor.
+        let refusal = self.job_refusals.get(&node.name).filter(|_| !ends_by_force);
+        if let Some(JobRefusal { job, why }) = refusal.cloned() {
+            return Some(BlockReason::JobMightFail { job, why });
+        }
         let mut here = self
             .input
             .demand
@@ -246,10 +251,6 @@ impl ExistingNodeBuilder<'_> {
             let asks = self.pinned_pods.contains(&(&node.name, &group.workload));
             if (group.shape.do_not_disrupt || asks) && !ends_by_force {
                 return Some(BlockReason::PinnedPod { workload });
-            }
-            let refusal = self.job_refusals.get(&(&node.name, &group.workload));
-            if let Some(JobRefusal { job, why }) = refusal.filter(|_| !ends_by_force).cloned() {
-                return Some(BlockReason::JobMightFail { job, why });
             }
             let input = self.input;
             let groups = &input.demand.groups;
@@ -382,13 +383,10 @@ pub(super) fn pinned_pods(
     pods.filter_map(|pod| Some((pod.node.as_ref()?, pod.owner.as_ref()?))).collect()
 }
 
-/// Returns why the Job of a pod might fail if a node is drained, by node and workload.
-pub(super) fn job_refusals<'a>(
-    input: &Input<'a>,
-) -> BTreeMap<(&'a NodeName, &'a WorkloadId), JobRefusal> {
+/// Returns why the Job of a pod might fail if a node is drained, by node.
+pub(super) fn job_refusals<'a>(input: &Input<'a>) -> BTreeMap<&'a NodeName, JobRefusal> {
     let Input { observed, desired, .. } = *input;
     let jobs = JobEvictions::new(observed, desired);
     let pods = observed.pods.iter().filter(|pod| pod.is_active());
-    pods.filter_map(|pod| Some(((pod.node.as_ref()?, pod.owner.as_ref()?), jobs.refusal(pod)?)))
-        .collect()
+    pods.filter_map(|pod| Some((pod.node.as_ref()?, jobs.refusal(pod)?))).collect()
 }

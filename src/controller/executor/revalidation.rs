@@ -79,13 +79,22 @@ impl<P> Revalidation<'_, P> {
     fn is_still_planned(&self, now: &Plan) -> bool {
         let current = change_groups(now);
         let planned = change_groups(&self.plan);
-        planned.iter().filter(|group| group.removes > 0).all(|group| {
-            let same = current.iter().filter(|other| !other.removed.is_disjoint(&group.removed));
-            let same: Vec<_> = same.collect();
-            let launches: u32 = same.iter().map(|other| other.launches).sum();
-            let is_removed = |id: &InstanceId| same.iter().any(|other| other.removed.contains(id));
-            group.removed.iter().all(is_removed) && group.launches <= launches
-        })
+        let planned: Vec<_> = planned.iter().filter(|group| group.removes > 0).collect();
+        // Each launch of `now` takes the place of one launch of the plan, also if the groups differ.
+        let removed: BTreeSet<_> = planned.iter().flat_map(|group| &group.removed).collect();
+        let instead =
+            current.iter().filter(|group| group.removed.iter().any(|id| removed.contains(id)));
+        let launches: u32 = instead.map(|group| group.launches).sum();
+        planned.iter().map(|group| group.launches).sum::<u32>() <= launches
+            && planned.iter().all(|group| {
+                let same = current.iter();
+                let same = same.filter(|other| !other.removed.is_disjoint(&group.removed));
+                let same: Vec<_> = same.collect();
+                let launches: u32 = same.iter().map(|other| other.launches).sum();
+                let is_removed =
+                    |id: &InstanceId| same.iter().any(|other| other.removed.contains(id));
+                group.removed.iter().all(is_removed) && group.launches <= launches
+            })
     }
 }
 

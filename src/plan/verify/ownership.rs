@@ -4,51 +4,29 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Violations;
 use super::context::{CheckContext, CheckedRow, RunningPods};
-use crate::demand::{JobEvictions, PodGroup, is_do_not_disrupt_at};
+use crate::demand::{JobEvictions, is_do_not_disrupt_at};
 use crate::model::ids::{NodeName, WorkloadId};
-use crate::model::observed::Pod;
 use crate::model::reason::RetireReason;
 use crate::plan::wire::{Reason, ResourceKind};
 
 /// Annotation that forbids a voluntary disruption of a node.
 const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 
-/// Nodes and workloads with a pod on the node.
-type NodePods<'a> = BTreeSet<(&'a NodeName, &'a WorkloadId)>;
+/// Nodes and workloads with a pod on the node that must not be moved at the plan's timestamp, or
+/// whose Job might fail without it.
+type PinnedPods<'a> = BTreeSet<(&'a NodeName, &'a WorkloadId)>;
 
-/// Pods that a removal for cost must not move.
-struct PinnedPods<'a> {
-    /// Pods that must not be moved at the plan's timestamp.
-    at_plan_time: NodePods<'a>,
-    /// Pods whose Job might fail without them.
-    of_jobs: NodePods<'a>,
-}
-
-impl<'a> PinnedPods<'a> {
-    fn new(context: &CheckContext<'a>) -> Self {
-        let (facts, at) = (context.facts, context.plan.timestamp);
-        let jobs = JobEvictions::new(facts.observed, facts.desired);
-        let select = |is_pinned: &dyn Fn(&Pod) -> bool| -> NodePods<'a> {
-            let pods = facts.observed.pods.iter();
-            let pods = pods.filter(|pod| pod.is_active() && is_pinned(pod));
-            pods.filter_map(|pod| Some((pod.node.as_ref()?, pod.owner.as_ref()?))).collect()
-        };
-        Self {
-            at_plan_time: select(&|pod| is_do_not_disrupt_at(pod, facts.observed, at)),
-            of_jobs: select(&|pod| jobs.refusal(pod).is_some()),
-        }
-    }
-
-    fn contains(&self, node: &NodeName, group: &PodGroup) -> bool {
-        let pod = (node, &group.workload);
-        group.shape.do_not_disrupt
-            || self.at_plan_time.contains(&pod)
-            || group.counts.planned > 0 && self.of_jobs.contains(&pod)
-    }
+fn pinned_pods<'a>(context: &CheckContext<'a>) -> PinnedPods<'a> {
+    let (observed, at) = (context.facts.observed, context.plan.timestamp);
+    let jobs = JobEvictions::new(observed, context.facts.desired);
+    let pods = observed.pods.iter().filter(|pod| pod.is_active());
+    let pods =
+        pods.filter(|pod| is_do_not_disrupt_at(pod, observed, at) || jobs.refusal(pod).is_some());
+    pods.filter_map(|pod| Some((pod.node.as_ref()?, pod.owner.as_ref()?))).collect()
 }
 
 pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
-    let pinned_pods = PinnedPods::new(context);
+    let pinned_pods = pinned_pods(context);
     let places = places(context);
     for row in context.rows.iter().filter(|row| row.action.deletes()) {
         check_stranded(context, row, &places, violations);
@@ -142,7 +120,9 @@ fn check_pinned(
         );
     }
     for here in context.running_on(&node.name).filter(|_| !is_forced) {
-        if !pinned_pods.contains(&node.name, here.group) {
+        if !here.group.shape.do_not_disrupt
+            && !pinned_pods.contains(&(&node.name, &here.group.workload))
+        {
             continue;
         }
         let fault =

@@ -96,6 +96,6 @@ fn job_that_was_not_read_keeps_its_pods_unless_it_is_declared() {
     let reason = "Job other/import was not read, so it might fail without its pods";
     assert_eq!((changes(&plan), job_reasons(&plan)), ((0, 0), vec![reason.to_owned(); 2]));
     let declared = scenario.desired.workloads.get_mut(&job()).expect("declared");
-    declared.retries = Some(retries(6, OnEviction::Counted));
+    declared.retries = Some(retries(0, OnEviction::Ignored));
     assert_eq!(changes(&scenario.plan()), (0, 1));
 }

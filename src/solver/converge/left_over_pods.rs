@@ -123,11 +123,13 @@ impl Passes<'_> {
             let is_better = |more: &VerifiedFleet| {
                 more.layout.price <= price_max && unplaced(more) <= unplaced(&outcome.fleet)
             };
-            if let Some(more) = more.filter(is_better) {
-                outcome.baseline_price += more.layout.price - outcome.fleet.layout.price;
+            if let Some(more) = more.filter(&is_better) {
                 // The added nodes are the cheapest, so they may share one Spot offering.
-                let more = SolvedFleet::new(more);
-                outcome.fleet = SpotDiversity.improve(&mut Simulation::new(&problem), more).fleet;
+                let shared = SolvedFleet::new(more.clone());
+                let shared = SpotDiversity.improve(&mut Simulation::new(&problem), shared).fleet;
+                let more = if is_better(&shared) { shared } else { more };
+                outcome.baseline_price += more.layout.price - outcome.fleet.layout.price;
+                outcome.fleet = more;
                 (checks.orders, outcome.is_partly_covered) = (orders, false);
                 return;
             }

@@ -162,6 +162,39 @@ fn removals_are_called_off_if_the_commit_planned_last_differs() {
     }
 }
 
+/// Returns the plan with a second replacement, and with the rows of replacements in these groups.
+fn two_replacements(groups: [&str; 2]) -> Plan {
+    let mut plan = exchange();
+    let second = ["1", "10"].map(|key| instance_address("web", key));
+    for row in &mut plan.capacity.explain {
+        if second.contains(&row.address) {
+            row.group = Some(groups[1].to_owned());
+        } else if row.group.is_some() {
+            row.group = Some(groups[0].to_owned());
+        }
+    }
+    plan
+}
+
+#[test]
+fn launch_takes_the_place_of_one_launch_although_groups_differ() {
+    for (lost, is_called_off) in [(None, false), (Some("10"), true)] {
+        let mut now = two_replacements(["all", "all"]);
+        let lost = lost.map(|key| instance_address("web", key));
+        for wave in now.capacity.waves.iter_mut().filter(|wave| wave.step == WaveStep::Launch) {
+            wave.addresses.retain(|one| Some(one) != lost.as_ref());
+        }
+        let own = FixedPlanner::new(approved(exchange()));
+        let last = Rc::new(FixedPlanner::new(approved(now)));
+        let planned = two_replacements(["first", "second"]);
+        let revalidation =
+            Revalidation { planners: planners(&last), ..revalidation(&own, planned, None) };
+        let (launched, world) = (launched(), launched_world());
+        let why = poll_once(revalidation.call_off(&launched, &world)).expect("at once");
+        assert_eq!(why.is_some(), is_called_off, "{lost:?}: {why:?}");
+    }
+}
+
 #[test]
 fn removals_are_planned_again_only_if_demand_has_changed() {
     // The pods that the sample plan places on its launches do not exist.
