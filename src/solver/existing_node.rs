@@ -74,7 +74,7 @@ pub struct ExistingNode {
     pub differences: Vec<DriftedField>,
     /// Condition for its retirement.
     pub retire_condition: RetireCondition,
-    /// Pods that the last plan places on the node, by workload.
+    /// Pods that the last plan places on the node, or that are nominated to it, by workload.
     pub planned_pods: BTreeMap<String, u32>,
 }
 

@@ -125,7 +125,7 @@ pub(super) struct Bin {
     pub schedulable: bool,
     /// For each pod class, the number of planned pods that run on the node.
     pub running: Vec<u32>,
-    /// Further pods that the last plan places on the node, by pod class.
+    /// Further planned pods of the node ([`ExistingNode::planned_pods`]), by pod class.
     pub planned: BTreeMap<usize, u32>,
 }
 
@@ -507,7 +507,7 @@ impl BinBuilder<'_> {
         }
     }
 
-    /// Returns the pods that the last plan places on the node and that do not run there yet.
+    /// Returns the planned pods of the node that do not run there yet.
     fn planned_on(&self, node: &ExistingNode) -> BTreeMap<usize, u32> {
         let mut planned = BTreeMap::new();
         if node.planned_pods.is_empty() {

@@ -1,7 +1,8 @@
 //! Names of revisions. A branch and a tag may have the same name, and Git prefers the tag.
 //!
 //! Branches can be protected while anybody with write access may create tags. So the name of a
-//! protected branch must not find a tag. Neither must a full name or a whole ID that is missing.
+//! protected branch must not find a tag. Neither must a full name, a whole ID, or the name of a
+//! remote branch that is missing.
 
 use git2::{ErrorCode, Object, ObjectType, Oid, Repository};
 
@@ -45,6 +46,8 @@ pub(super) fn find_object<'r>(
     // tag of this name.
     if name == "HEAD" || name.starts_with("refs/") {
         repository.refname_to_id(name).map_err(unknown)?;
+    } else if ["heads/", "tags/", "remotes/"].iter().any(|start| name.starts_with(start)) {
+        return find_object(repository, &format!("refs/{revision}"));
     } else if is_hex(name) && name.len() == COMMIT_ID_LENGTH {
         let id = Oid::from_str(name).map_err(git_error)?;
         repository.find_object(id, None).map_err(unknown)?;
@@ -55,6 +58,14 @@ pub(super) fn find_object<'r>(
         {
             let (revision, first, second) = (revision.to_owned(), first.clone(), second.clone());
             return Err(GitErrorKind::AmbiguousRevision { revision, first, second });
+        }
+        if let [(tag, _)] = found.as_slice()
+            && tag.starts_with("refs/tags/")
+            && name.split('/').next().is_some_and(|first| repository.find_remote(first).is_ok())
+        {
+            // The branch of the remote was not fetched.
+            let reason = format!("{tag} is a tag, and no branch of the remote has the name");
+            return Err(GitErrorKind::UnknownRevision { revision: revision.to_owned(), reason });
         }
     }
     repository.revparse_single(revision).map_err(unknown)
@@ -185,6 +196,27 @@ mod tests {
             let tag = find_object(&repository, &format!("refs/tags/{name}")).expect("the tag");
             assert_eq!(tag.id().to_string(), second, "{name}");
         }
+    }
+
+    #[test]
+    fn missing_remote_branch_finds_no_tag() {
+        let directory = TestRepository::new();
+        let first = directory.write("a.yaml", "1").commit();
+        let repository = repository_of(&directory);
+        for name in ["origin/main", "heads/gone", "remotes/origin/main"] {
+            set_reference(&repository, &format!("refs/tags/{name}"), &first);
+        }
+        for name in ["heads/gone", "remotes/origin/main"] {
+            let error = find_object(&repository, name).expect_err(name);
+            assert!(matches!(error, GitErrorKind::UnknownRevision { .. }), "{error}");
+        }
+        // Without such a remote, it is the name of a tag.
+        find_object(&repository, "origin/main").expect("a tag");
+        repository.remote("origin", "https://example.com/r.git").expect("a remote");
+        let error = find_object(&repository, "origin/main").expect_err("the branch is missing");
+        assert!(error.to_string().contains("no branch of the remote"), "{error}");
+        set_reference(&repository, "refs/remotes/origin/main", &first);
+        find_object(&repository, "origin/main").expect("the branch");
     }
 
     #[test]
