@@ -106,7 +106,7 @@ define_id! {
     Address,
     /// ID of a change: a hash of plan ID and address. Launched instances carry it as a tag.
     ChangeId,
-    /// ID of a plan for one observed world. A plan ID is applied at most once.
+    /// ID of a plan for one observed world. A repeated apply of it launches nothing twice.
     PlanId,
     /// SHA-256 of the decisions of a plan, as `sha256:` and 64 hex digits. Approvals refer to it.
     Digest,

@@ -1,9 +1,9 @@
 //! Identities derived from the decisions of a plan, and protection of its other fields.
 //!
 //! The chain is: [`digest`] (the approved value) → [`plan_id`] (the digest with commit,
-//! observation, policies and expiry; applied at most once) → [`change_id`] (one row, a tag on its
-//! instance) → [`client_token`] (one attempt, at most one instance). Each is a SHA-256 over
-//! canonical JSON.
+//! observation, policies and expiry; a repeated apply launches nothing twice) → [`change_id`] (one
+//! row, a tag on its instance) → [`client_token`] (one attempt, at most one instance). Each is a
+//! SHA-256 over canonical JSON.
 //!
 //! The digest covers the actions. The identity also covers every other field that `apply` reads: the
 //! repository, the flags, the expiry, and what the second planning compares. An approval signs

@@ -199,7 +199,8 @@ pub struct Capacity {
     /// Hash of the decisions alone; approvals refer to it.
     pub digest: Digest,
     /// Hash of the digest and of everything else that `apply` reads, such as repository, commit,
-    /// observation, policies and expiry. A plan with this id is applied at most once.
+    /// observation, policies and expiry. A repeated apply of this id finishes the rest, and launches
+    /// nothing twice.
     pub plan_id: PlanId,
     /// Sources of the plan.
     pub base: Base,

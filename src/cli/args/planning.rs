@@ -177,7 +177,8 @@ pub(in crate::cli) struct ApplyArgs {
     /// Directory, work tree or URL of the saved plan
     ///
     /// Settings, policies and files come from here, never from a place that the plan names. A plan
-    /// of another repository or directory is refused. [default: the working directory]
+    /// of another repository or directory is refused. Outside of Git, a directory with the same
+    /// files is accepted. [default: the working directory]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath, help_heading = "Safety")]
     pub(in crate::cli) path: Option<PathBuf>,
     /// Longest wait for the lock of the cluster, such as 30s or 10m
