@@ -23,6 +23,7 @@ use super::wire::{
 };
 use crate::model::ids::{Address, Origin};
 use crate::model::plural::count;
+use crate::model::reason::drifted_field_text;
 use crate::plan::wire::DiagnosticSeverity;
 
 /// Returns a drift report for `plan`. `resource_drift` has the drifted rows, and `resource_changes`
@@ -134,7 +135,7 @@ fn nodes_behind(existing: &[&ExplainRow]) -> Vec<Diagnostic> {
     let of_row = |row: &&ExplainRow| {
         let fields = drifted_fields(row).into_iter().filter(|drifted| !is_manual(&drifted.field));
         let message =
-            |DriftedField { field, is, declared }| format!("{field}: {is}, declared: {declared}");
+            |DriftedField { field, is, declared }| drifted_field_text(&field, &is, &declared);
         let is_removed = reasons(row).any(|reason| *reason == RetireReason::PoolRemoved);
         let removed = is_removed.then(|| "its pool is no longer declared".to_owned());
         let messages: Vec<String> = fields.map(message).chain(removed).collect();
