@@ -328,8 +328,8 @@ mod tests {
         assert!(preview.contains("the plan for it: http://127.0.0.1:2/\n"), "{preview}");
         assert!(preview.contains("export KUBECONFIG=/tmp/k\n  kubectl get nodes"), "{preview}");
         assert!(preview.contains("--world live"), "{preview}");
-        let first = "A cluster for `shop` runs at http://127.0.0.1:1, with a simulated AWS account. \
-                     Both end with this command.\n";
+        let first = "A cluster for `shop` runs at http://127.0.0.1:1, with a simulated AWS \
+                     account. Both end with this command.\n";
         assert!(preview.starts_with(first), "{preview}");
         let run = text(Some(Mode::Full));
         assert!(run.contains("The controller (mode `full`): http://127.0.0.1:2/\n"), "{run}");

@@ -87,8 +87,8 @@ fn workflow_steps_plan_apply_and_find_no_drift() {
     let comment = run_action(&workspace, &[("FLEETWRIGHT_COMMAND", "comment")]);
     assert!(comment.status.success(), "{}", String::from_utf8_lossy(&comment.stderr));
     assert!(String::from_utf8_lossy(&comment.stderr).contains(
-        "warning: no comment was written: GITHUB_TOKEN is not set. Set it, or print the comment with \
-         --dry-run."
+        "warning: no comment was written: GITHUB_TOKEN is not set. Set it, or print the comment \
+         with --dry-run."
     ));
     let other = ("FLEETWRIGHT_COMMENT_CLUSTER", "other");
     let refused = run_action(&workspace, &[("FLEETWRIGHT_COMMAND", "comment"), other]);

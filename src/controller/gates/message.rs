@@ -25,7 +25,8 @@ fn mode_message(mode: Mode) -> &'static str {
             "mode observe only plans; to allow this, set spec.controller.mode to additive or full"
         }
         Mode::Additive => {
-            "mode additive only adds nodes; to allow this, set spec.controller.mode to full"
+            "mode additive removes interrupted nodes only; to allow this, set spec.controller.mode to \
+             full"
         }
         Mode::Full => "mode full allows no such change",
     }
