@@ -24,7 +24,7 @@ pub(super) fn run(settings: &ApproveSettings, console: &mut Console) -> Result<E
     // The approver sees the plan first. A plan that cannot be applied is refused.
     console.report_raw(&text(&plan, &console.message_style()));
     refuse_unapplyable(&plan)?;
-    let key = settings.key.as_deref().map(text_of).transpose()?;
+    let key = settings.key.as_deref().map(private_key).transpose()?;
     let approval =
         approve(&plan, &settings.by, console.now(), key.as_deref()).map_err(|error| {
             CliError::new(error).hint("make one: openssl genpkey -algorithm ed25519 -out key.pem")
@@ -68,6 +68,10 @@ fn read(path: &Path) -> Result<Approvals, CliError> {
             .context(format!("cannot read approvals `{}`", path.display()))
             .hint("name a file that `fleetwright approve --out FILE` wrote")
     })
+}
+
+fn private_key(path: &Path) -> Result<String, CliError> {
+    text_of(path).map_err(|error| error.hint("name a private key in PEM"))
 }
 
 fn text_of(path: &Path) -> Result<String, CliError> {

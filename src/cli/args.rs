@@ -360,7 +360,7 @@ Examples:
   fleetwright explain web/api --plan p.json             of a saved plan
   fleetwright explain 'ec2_instance.web[\"0\"]' --plan p.json
   fleetwright explain i-0abc clusters/prod --world prod.json
-  fleetwright explain nodepool/general                  launches, limits, refused pods")]
+  fleetwright explain nodepool/general                  nodes, limits and unschedulable pods")]
 pub(super) struct ExplainArgs {
     /// A workload as [NAMESPACE/][KIND/]NAME, a node, or nodepool/NAME
     ///

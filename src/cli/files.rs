@@ -37,7 +37,8 @@ pub(super) fn saved_plan(path: &Path, console: &mut Console) -> Result<Plan, Cli
         let read = console.read_input(limit);
         read.map_err(|error| CliError::new(error).context("cannot read stdin".to_owned()))
     } else {
-        read(path, limit)
+        let hint = "name a file that `fleetwright plan --out FILE` wrote";
+        read(path, limit).map_err(|error| error.hint(hint))
     };
     let context = || format!("cannot read plan `{}`", path.display());
     let bytes = bytes.map_err(|error| error.kind(Exit::UnreadablePlan))?;

@@ -34,16 +34,22 @@ const GROUPS: [(&str, &[&str]); 4] = [
 const EXAMPLES: &str = "\
 Examples:
   fleetwright init                                  write the settings of this directory
-  fleetwright plan                                  what these workloads need, from nothing
+  fleetwright plan                                  the nodes that these workloads need
   fleetwright plan --world live --out p.json        what to change in the cluster, saved
   fleetwright apply p.json                          apply exactly that plan
   fleetwright explain web/api --plan p.json         why these pods are where they are
 
-Exit codes: 0 done, 1 error. `fleetwright apply --help` lists every code.";
+Exit codes: 0 done, 1 error. `--help` of `plan` and `apply` lists their codes.";
 
 /// Exit codes of `plan`.
 const PLAN_EXITS: [Exit; 6] =
     [Exit::Done, Exit::Failed, Exit::Changes, Exit::Denied, Exit::OtherCluster, Exit::Incomplete];
+
+/// Returns the exit codes of `apply`: all but those that need `--detailed-exitcode`.
+fn apply_exits() -> Vec<Exit> {
+    let is_of_plan = |exit: &Exit| matches!(exit, Exit::Changes | Exit::Incomplete);
+    Exit::ALL.iter().copied().filter(|exit| !is_of_plan(exit)).collect()
+}
 
 /// Returns the definition of the command line with its complete help.
 pub(super) fn command() -> Command {
@@ -53,7 +59,7 @@ pub(super) fn command() -> Command {
         .help_template(template)
         .after_help(EXAMPLES)
         .mut_subcommand("plan", |plan| with_exits(plan, &PLAN_EXITS))
-        .mut_subcommand("apply", |apply| with_exits(apply, Exit::ALL))
+        .mut_subcommand("apply", |apply| with_exits(apply, &apply_exits()))
 }
 
 /// Returns the template of the help of the program, with the commands in groups. Clap itself can
@@ -105,6 +111,16 @@ mod tests {
             let name = command.get_name();
             assert_eq!(grouped.iter().filter(|n| **n == name).count(), 1, "{name}");
         }
+    }
+
+    #[test]
+    fn help_of_apply_lists_no_exit_code_of_plan_alone() {
+        let help = run_command(&["apply", "--help"]).out;
+        let (_, listed) = help.split_once("Exit codes:").expect("exit codes");
+        let codes: Vec<&str> =
+            listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+        assert!(codes.contains(&"7") && codes.contains(&"10"), "{listed}");
+        assert!(!codes.contains(&"2") && !codes.contains(&"12"), "{listed}");
     }
 
     #[test]

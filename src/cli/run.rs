@@ -14,6 +14,7 @@ use super::error::CliError;
 use super::lock::WorldLock;
 use super::repository::Repository;
 use super::settings::RunSettings;
+use super::world::same_cluster;
 use super::world_choice::WorldChoice;
 use super::{Console, Exit, apply_session, embedded, files, planning, source_tree};
 #[cfg(feature = "cluster")]
@@ -74,13 +75,16 @@ fn run_embedded(
     let _lock = WorldLock::acquire(directory, settings.lock_timeout, console)?;
     let desired = Rc::new(repository.desired.clone());
     let world = embedded::open_for(directory, repository, &desired, console.now())?;
+    let choice = WorldChoice::Sim(directory.to_owned());
+    same_cluster(&choice, repository, &world.cluster())?;
     let options = EmbeddedOptions {
         run: run_options(settings),
         directory: directory.to_owned(),
+        cluster: repository.fleet.identity(),
         speed: settings.speed,
         shutdown: shutdown_flag()?,
     };
-    let reader = source_reader(settings, WorldChoice::Sim(directory.to_owned()))?;
+    let reader = source_reader(settings, choice)?;
     let mut host = RunHost { settings, console };
     let state = runtime::embedded::run(&mut host, options, world, reader)?;
     Ok(exit_status(&state, settings.once))

@@ -298,8 +298,8 @@ fn welcome(path: &Path, served: &Served<'_>, page: &str, mode: Option<Mode>) -> 
         None => format!("The fleet, and the plan for it: {page}"),
     };
     format!(
-        "A cluster for `{path}` is served at {url}, with an account of AWS. Both live as long as \
-         this command.\n\n\
+        "A cluster for `{path}` runs at {url}, with a simulated AWS account. Both end with this \
+         command.\n\n\
          In another terminal:\n\n  \
          export KUBECONFIG={config}\n  \
          kubectl get nodes\n  \
@@ -328,6 +328,9 @@ mod tests {
         assert!(preview.contains("the plan for it: http://127.0.0.1:2/\n"), "{preview}");
         assert!(preview.contains("export KUBECONFIG=/tmp/k\n  kubectl get nodes"), "{preview}");
         assert!(preview.contains("--world live"), "{preview}");
+        let first = "A cluster for `shop` runs at http://127.0.0.1:1, with a simulated AWS \
+                     account. Both end with this command.\n";
+        assert!(preview.starts_with(first), "{preview}");
         let run = text(Some(Mode::Full));
         assert!(run.contains("The controller (mode `full`): http://127.0.0.1:2/\n"), "{run}");
     }

@@ -102,7 +102,10 @@ fn meant_world(path: &Path) -> Option<&'static str> {
 }
 
 /// Refuses a world of another cluster than the declared one.
-fn same_cluster(
+///
+/// # Errors
+/// If the repository declares another cluster (exit code 10).
+pub(super) fn same_cluster(
     world: &WorldChoice,
     repository: &Repository,
     found: &ClusterIdentity,

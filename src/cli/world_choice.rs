@@ -48,7 +48,7 @@ impl WorldChoice {
         if *self != Self::Empty {
             return Ok(());
         }
-        Err(CliError::text(format!("`{command}` needs a cluster, and world `empty` is none"))
+        Err(CliError::text(format!("`{command}` needs a cluster, but world `empty` has none"))
             .kind(Exit::NotApproved)
             .hint("use --world live, or set spec.world in fleetwright.yaml"))
     }

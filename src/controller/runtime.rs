@@ -245,6 +245,19 @@ impl TreeLogger {
     }
 }
 
+/// Refuses a commit that names another cluster than the `managed` one: its nodes would be foreign.
+fn check_cluster(named: &ClusterIdentity, managed: &ClusterIdentity) -> Result<(), String> {
+    let ClusterIdentity { name, region, .. } = named;
+    if (name, region) == (&managed.name, &managed.region) {
+        return Ok(());
+    }
+    let now = &managed.name;
+    Err(format!(
+        "the repository names cluster `{name}` in `{region}`, but this controller manages `{now}`; \
+         start another controller for that cluster"
+    ))
+}
+
 /// Returns an identity that is unique to this process.
 fn process_identity(now: Timestamp) -> String {
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "local".to_owned());

@@ -232,6 +232,25 @@ pub struct DriftedField {
     pub declared: String,
 }
 
+/// Values of a field whose launched and declared values are not known: only their digests differ.
+const AS_LAUNCHED: &str = "as launched";
+const CHANGED_SINCE: &str = "changed since";
+
+impl DriftedField {
+    /// Returns the difference of a field that changed after the launch of the node.
+    pub fn changed_after_launch(field: String) -> Self {
+        Self { field, is: AS_LAUNCHED.to_owned(), declared: CHANGED_SINCE.to_owned() }
+    }
+}
+
+/// Returns the text of a difference.
+pub fn drifted_field_text(field: &str, is: &str, declared: &str) -> String {
+    if (is, declared) == (AS_LAUNCHED, CHANGED_SINCE) {
+        return format!("{field} changed after the launch");
+    }
+    format!("{field}: {is}, declared: {declared}")
+}
+
 impl From<DriftedField> for RetireReason {
     fn from(DriftedField { field, is, declared }: DriftedField) -> Self {
         Self::Drifted { field, is, declared }

@@ -23,14 +23,15 @@ use super::wire::{
 };
 use crate::model::ids::{Address, Origin};
 use crate::model::plural::count;
+use crate::model::reason::drifted_field_text;
 use crate::plan::wire::DiagnosticSeverity;
 
 /// Returns a drift report for `plan`. `resource_drift` has the drifted rows, and `resource_changes`
 /// is empty. The report cannot be applied.
 pub fn drift(plan: &Plan) -> Plan {
-    let rows = plan.capacity.explain.iter();
-    let drifted: BTreeSet<&Address> =
-        rows.filter(|row| !manual_changes(row).is_empty()).map(|row| &row.address).collect();
+    let existing = existing_rows(plan);
+    let rows = existing.iter().filter(|row| !manual_changes(row).is_empty());
+    let drifted: BTreeSet<&Address> = rows.map(|row| &row.address).collect();
     let rows = plan.resource_changes.iter().filter(|row| drifted.contains(&row.address));
     let mut report = Plan {
         applyable: false,
@@ -40,7 +41,7 @@ pub fn drift(plan: &Plan) -> Plan {
         summary: Summary::default(),
         ..plan.clone()
     };
-    let mut behind = nodes_behind(plan);
+    let mut behind = nodes_behind(&existing);
     behind.extend(workloads(plan));
     let capacity = &mut report.capacity;
     capacity.explain.retain(|row| drifted.contains(&row.address));
@@ -52,6 +53,14 @@ pub fn drift(plan: &Plan) -> Plan {
     capacity.diagnostics.sort();
     set_identity(&mut report);
     report
+}
+
+/// Returns the rows of nodes and groups that exist. A planned launch cannot differ from the
+/// repository, even if its reason is the difference of the node that it replaces.
+fn existing_rows(plan: &Plan) -> Vec<&ExplainRow> {
+    let launches = plan.resource_changes.iter().filter(|row| row.change.before.is_none());
+    let launches: BTreeSet<&Address> = launches.map(|row| &row.address).collect();
+    plan.capacity.explain.iter().filter(|row| !launches.contains(&row.address)).collect()
 }
 
 /// Returns whether the report has drifted rows.
@@ -122,17 +131,17 @@ fn is_instance_label(key: &str) -> bool {
 }
 
 /// Returns the differences that an earlier commit explains.
-fn nodes_behind(plan: &Plan) -> Vec<Diagnostic> {
-    let of_row = |row: &ExplainRow| {
+fn nodes_behind(existing: &[&ExplainRow]) -> Vec<Diagnostic> {
+    let of_row = |row: &&ExplainRow| {
         let fields = drifted_fields(row).into_iter().filter(|drifted| !is_manual(&drifted.field));
         let message =
-            |DriftedField { field, is, declared }| format!("{field}: {is}, declared: {declared}");
+            |DriftedField { field, is, declared }| drifted_field_text(&field, &is, &declared);
         let is_removed = reasons(row).any(|reason| *reason == RetireReason::PoolRemoved);
         let removed = is_removed.then(|| "its pool is no longer declared".to_owned());
         let messages: Vec<String> = fields.map(message).chain(removed).collect();
         (!messages.is_empty()).then(|| behind(None, row.address.to_string(), messages.join("; ")))
     };
-    plan.capacity.explain.iter().filter_map(of_row).collect()
+    existing.iter().filter_map(of_row).collect()
 }
 
 fn behind(origin: Option<Origin>, object: String, message: String) -> Diagnostic {
@@ -187,6 +196,22 @@ mod tests {
         assert_eq!(report.resource_drift[0].address, address);
         assert!(has_drift(&report));
         assert!(Plan::from_json(&report.to_json()).is_ok(), "the report has a valid digest");
+    }
+
+    #[test]
+    fn planned_launch_is_neither_drift_nor_behind() {
+        for field in ["label team", "image"] {
+            let mut plan = plan();
+            let launch = &mut plan.capacity.explain[3];
+            let address = launch.address.to_string();
+            let drifted =
+                RetireReason::Drifted { field: field.into(), is: "a".into(), declared: "b".into() };
+            launch.retire_reason = Some(drifted);
+            let report = drift(&plan.with_identity());
+            assert!(!has_drift(&report), "{field}");
+            let mut lines = report.capacity.diagnostics.iter();
+            assert!(lines.all(|line| line.object != address), "{field}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::problems::write_incompleteness;
 use super::reason;
 use super::row::rows;
 use super::text_page::{StyledText, TextPage, TextStyle, Tone, plain};
+use crate::model::reason::drifted_field_text;
 use crate::plan::wire::{DiagnosticSeverity, DriftedField};
 use crate::plan::{
     AnnotationDifference, ConditionDifference, Difference, DifferenceRow, OverlayDifference, Plan,
@@ -148,7 +149,8 @@ pub fn drift_text(report: &Plan, style: &TextStyle) -> String {
         for DriftedField { field, is, declared } in
             row.explain.map(manual_changes).unwrap_or_default()
         {
-            let why = format!("{}: {field}: {is}, declared: {declared}", row.resource.address);
+            let text = drifted_field_text(&field, &is, &declared);
+            let why = format!("{}: {text}", row.resource.address);
             page.line([StyledText::new("  ~ ", Tone::Change), plain(why)]);
         }
     }

@@ -17,6 +17,7 @@ use super::row::{PlanRow, rows};
 use super::text_page::{StyledText, TableColumn, TextPage, TextStyle, Tone, plain};
 use crate::model::desired::Desired;
 use crate::model::ids::{InstanceId, NodeName, Origin, PLACE_MARK, WorkloadId};
+use crate::model::reason::drifted_field_text;
 use crate::model::similar_name::nearest_of;
 use crate::plan::Plan;
 use crate::plan::wire::{
@@ -441,7 +442,8 @@ impl NodeExplanation<'_> {
         for DriftedField { field, is, declared } in
             self.row.explain.map_or(&[][..], |explain| &explain.differences)
         {
-            page.text(format!("        differs   {field}: {is}, declared: {declared}"));
+            let text = drifted_field_text(field, is, declared);
+            page.text(format!("        differs   {text}"));
         }
         let all = self.plan.capacity.waves.len();
         for (index, found) in self.waves() {

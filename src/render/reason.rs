@@ -11,6 +11,7 @@ use jiff::SignedDuration;
 use super::amount::{count, hourly, list, span};
 use super::row::{PlanRow, Symbol, rows};
 use crate::model::ids::InstanceId;
+use crate::model::reason::drifted_field_text;
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{
     BlockReason, Change, Condition, Decider, KeepReason, LaunchReason, Reason, Rejection,
@@ -227,7 +228,7 @@ pub(super) fn retire(reason: &RetireReason) -> String {
         }
         RetireReason::PoolRemoved => "its pool is no longer declared".to_owned(),
         RetireReason::Drifted { field, is, declared } => {
-            format!("drifted: {field}: {is}, declared: {declared}")
+            format!("drifted: {}", drifted_field_text(field, is, declared))
         }
         RetireReason::Expired { age_hours, limit_hours } => {
             format!("{age_hours} h old, its pool allows {limit_hours} h")
@@ -397,6 +398,7 @@ pub(super) fn wave(step: WaveStep) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::reason::DriftedField;
     use crate::model::units::MicroUsd;
 
     #[test]
@@ -451,6 +453,15 @@ mod tests {
                     payback_hours: 0,
                 }),
                 "no planned pod needs it; pods that still run there are evicted",
+            ),
+            (
+                retire(
+                    &DriftedField::changed_after_launch(
+                        "amiSelectorTerms of node class default".to_owned(),
+                    )
+                    .into(),
+                ),
+                "drifted: amiSelectorTerms of node class default changed after the launch",
             ),
             (
                 rejection(&Rejection {

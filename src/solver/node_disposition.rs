@@ -330,10 +330,7 @@ impl ExistingNodeBuilder<'_> {
                 resolved_selectors(instance, class, self.catalog, &self.observed.resolved);
             drift::changed_fields(launched, pool, class, &resolved)
         });
-        found.extend(changed.map(|field| {
-            let (is, declared) = ("as launched".to_owned(), "changed since".to_owned());
-            DriftedField { field, is, declared }
-        }));
+        found.extend(changed.map(DriftedField::changed_after_launch));
         let class = class.into_iter();
         found.extend(
             class.filter_map(|class| {

@@ -86,7 +86,10 @@ fn workflow_steps_plan_apply_and_find_no_drift() {
 
     let comment = run_action(&workspace, &[("FLEETWRIGHT_COMMAND", "comment")]);
     assert!(comment.status.success(), "{}", String::from_utf8_lossy(&comment.stderr));
-    assert!(String::from_utf8_lossy(&comment.stderr).contains("GITHUB_TOKEN is not set"));
+    assert!(String::from_utf8_lossy(&comment.stderr).contains(
+        "warning: no comment was written: GITHUB_TOKEN is not set. Set it, or print the comment \
+         with --dry-run."
+    ));
     let other = ("FLEETWRIGHT_COMMENT_CLUSTER", "other");
     let refused = run_action(&workspace, &[("FLEETWRIGHT_COMMAND", "comment"), other]);
     let refused = String::from_utf8_lossy(&refused.stderr).into_owned();

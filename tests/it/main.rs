@@ -22,6 +22,7 @@ mod docs;
 mod edited_plans;
 #[cfg(feature = "live")]
 mod external_sources;
+mod followed_repository;
 mod fuzz;
 mod golden;
 mod hostile_input;

@@ -59,7 +59,7 @@ impl Sandbox {
     /// Returns the URL of both APIs.
     #[cfg(feature = "cluster")]
     pub(crate) fn url(&self) -> &str {
-        let (_, rest) = self.output.split_once("served at ").expect("it says where");
+        let (_, rest) = self.output.split_once("runs at ").expect("it says where");
         rest.split(',').next().expect("a URL")
     }
 

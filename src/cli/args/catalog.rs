@@ -106,8 +106,8 @@ Examples:
 pub(in crate::cli) struct CatalogListArgs {
     /// Requirements on labels, such as kubernetes.io/arch=arm64 (repeatable)
     ///
-    /// The forms are KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY>4, KEY and !KEY,
-    /// separated by commas.
+    /// The forms are KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY>4, KEY>=4,
+    /// KEY and !KEY, separated by commas.
     #[arg(short = 'l', long, value_name = "REQUIREMENTS")]
     pub(in crate::cli) selector: Vec<String>,
     /// Sort order [default: price; with --allocatable name]

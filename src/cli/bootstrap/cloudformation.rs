@@ -17,7 +17,7 @@ const QUEUE_PREFIX: &str = "Interruption";
 
 /// Parameters that switch resources off which exist already, each with its condition.
 const ACCESS_ENTRIES: &str = "CreateAccessEntries";
-const SPOT_ROLE: &str = "CreateSpotServiceLinkedRole";
+pub(super) const SPOT_ROLE: &str = "CreateSpotServiceLinkedRole";
 
 /// Returns the template of a set-up.
 ///
@@ -93,7 +93,7 @@ fn parameters(setup: &Setup) -> Vec<(String, Json)> {
     all
 }
 
-fn provider_parameter(id: ProviderId) -> &'static str {
+pub(super) fn provider_parameter(id: ProviderId) -> &'static str {
     match id {
         ProviderId::Cluster => "CreateClusterOidcProvider",
         ProviderId::Ci => "CreateCiOidcProvider",

@@ -5,8 +5,22 @@ use std::path::Path;
 
 use super::RBAC_FILE;
 use super::setup::{DISCOVERY_TAG, RoleId, Setup};
+use super::{cloudformation, terraform};
 use crate::cli::args::TemplateFormatArg;
 use crate::render::escape;
+
+/// Returns the parameters or variables of resources that exist once in an account.
+fn existing_resource_switches(setup: &Setup, format: TemplateFormatArg) -> Vec<&'static str> {
+    let ids = setup.providers.iter().map(|provider| provider.id);
+    match format {
+        TemplateFormatArg::Cloudformation => std::iter::once(cloudformation::SPOT_ROLE)
+            .chain(ids.map(cloudformation::provider_parameter))
+            .collect(),
+        TemplateFormatArg::Terraform => std::iter::once(terraform::SPOT_ROLE)
+            .chain(ids.map(terraform::provider_variable))
+            .collect(),
+    }
+}
 
 /// Returns the commands and settings that follow, for templates in `directory` or on stdout.
 pub(super) fn text(
@@ -21,7 +35,18 @@ pub(super) fn text(
         }
         out.push_str(&apply_commands(setup, *format, directory));
     }
-    out.push_str("Switch off what the account has already: see the parameters of the template.\n");
+    for format in formats {
+        let kind = match format {
+            TemplateFormatArg::Cloudformation => "parameter",
+            TemplateFormatArg::Terraform => "variable",
+        };
+        let names = existing_resource_switches(setup, *format).join(", ");
+        let _ = writeln!(
+            out,
+            "If the account has the Spot role or an OIDC provider already, set its {kind} to \
+             false:\n  {names}"
+        );
+    }
     out.push_str("\nThen:\n");
     if formats.contains(&TemplateFormatArg::Cloudformation) {
         let cluster = &setup.cluster;

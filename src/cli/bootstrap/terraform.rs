@@ -19,6 +19,9 @@ const ACCOUNT: AccountSyntax = AccountSyntax {
 /// Switch of the access entries, one for each role that has one.
 const ACCESS_ENTRIES: &str = "${var.create_access_entries ? 1 : 0}";
 
+/// Variable that switches off the service-linked role for spot, which may exist already.
+pub(super) const SPOT_ROLE: &str = "create_spot_service_linked_role";
+
 /// Blocks of one type, by type and name.
 #[derive(Default)]
 struct Blocks(Map<String, Json>);
@@ -169,7 +172,7 @@ fn add_discovery_tags(setup: &Setup, resources: &mut Blocks) {
     }
 }
 
-fn provider_variable(id: ProviderId) -> &'static str {
+pub(super) fn provider_variable(id: ProviderId) -> &'static str {
     match id {
         ProviderId::Cluster => "create_cluster_oidc_provider",
         ProviderId::Ci => "create_ci_oidc_provider",
@@ -182,7 +185,7 @@ fn variables(setup: &Setup) -> Json {
     let mut all = json!({
         "create_access_entries":
             switch("false if the cluster authenticates by the ConfigMap aws-auth only"),
-        "create_spot_service_linked_role":
+        SPOT_ROLE:
             switch("false if the account has AWSServiceRoleForEC2Spot"),
         "subnet_ids": ids("Subnets of the nodes; by default those of the cluster"),
         "security_group_ids":

@@ -304,3 +304,17 @@ fn names_that_would_widen_a_policy_are_refused() {
     let placeholder = run_command(&["bootstrap", "aws", "--cluster", "${AWS::StackName}"]);
     assert!(placeholder.err.contains("--cluster"), "{}", placeholder.err);
 }
+
+#[test]
+fn next_steps_name_the_switches_of_existing_resources() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().to_str().expect("UTF-8");
+    for (format, expected) in [
+        ("cloudformation", "  CreateSpotServiceLinkedRole, CreateCiOidcProvider\n"),
+        ("terraform", "  create_spot_service_linked_role, create_ci_oidc_provider\n"),
+    ] {
+        let ran = run(&[&GITHUB[..], &["--format", format, "--out", out]].concat());
+        assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+        assert!(ran.err.contains(expected), "{}", ran.err);
+    }
+}

@@ -119,7 +119,11 @@ impl ForgeHost {
         let names = self.variables();
         let first = |names: &[&str]| names.iter().find_map(|name| variable(name));
         let Some(secret) = first(names.tokens) else {
-            console.report(&format!("{} is not set: no comment was written.", names.tokens[0]));
+            console.report(&format!(
+                "warning: no comment was written: {} is not set. Set it, or print the comment with \
+                 --dry-run.",
+                names.tokens[0]
+            ));
             return Ok(None);
         };
         let missing = |what: &str, hint: String| CliError::text(what.to_owned()).hint(hint);

@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::controller::status::{Blocked, BlockedReason};
+use crate::model::desired::Mode;
 use crate::model::observed::Completeness;
 use crate::model::plural::count;
 use crate::plan::Plan;
@@ -18,12 +19,25 @@ fn suspension_message(reason: &str, until: Option<Timestamp>) -> String {
     format!("suspended{}: {reason}", until.unwrap_or_default())
 }
 
+fn mode_message(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Observe => {
+            "mode observe only plans; to allow this, set spec.controller.mode to additive or full"
+        }
+        Mode::Additive => {
+            "mode additive removes interrupted nodes only; to allow this, set spec.controller.mode to \
+             full"
+        }
+        Mode::Full => "mode full allows no such change",
+    }
+}
+
 /// Returns the reason with a message for operators.
 pub fn with_message(reason: BlockedReason) -> Blocked {
     let at = |at: &Timestamp| format!("{at:.0}");
     let message = match &reason {
         BlockedReason::NotLeader => "another replica is the leader".to_owned(),
-        BlockedReason::Mode { mode } => format!("mode {} allows no such change", mode.as_str()),
+        BlockedReason::Mode { mode } => mode_message(*mode).to_owned(),
         BlockedReason::Suspended { reason, until } => suspension_message(reason, *until),
         BlockedReason::NotApplyable { why } => format!("the plan cannot be applied: {why}"),
         BlockedReason::OutsideWindow { opens: Some(opens) } => {

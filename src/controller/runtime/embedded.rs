@@ -20,9 +20,10 @@ use super::forecast_task::ForecastTask;
 use super::status_log::StatusLogger;
 use super::{
     BlockingPlanner, Host, PageChannels, RepositoryReader, RunOptions, RuntimeError,
-    StatusPage as _, TreeLogger, TrustedCommit, process_identity,
+    StatusPage as _, TreeLogger, TrustedCommit, check_cluster, process_identity,
 };
 use crate::adapters::files::{read_regular, write_atomically};
+use crate::adapters::git::RepositoryTree;
 use crate::apply::Bounds;
 use crate::apply::ports::{CallEffect, Clock, PortError};
 use crate::catalog::Catalog;
@@ -32,7 +33,7 @@ use crate::controller::{
     run as run_controller,
 };
 use crate::model::ids::Uid;
-use crate::model::observed::{ClusterPools, Observed, Pod};
+use crate::model::observed::{ClusterIdentity, ClusterPools, Observed, Pod};
 use crate::plan::{Plan, RevalidatedPlan};
 use crate::simulator::{Delivery, World, eksctl_groups};
 
@@ -52,6 +53,8 @@ pub struct EmbeddedOptions {
     pub run: RunOptions,
     /// The directory of the world, which its caller has locked.
     pub directory: PathBuf,
+    /// The cluster that the repository names at the start.
+    pub cluster: ClusterIdentity,
     /// Speed factor of the time of the world.
     pub speed: u32,
     /// True once the process is to end.
@@ -68,7 +71,7 @@ pub fn run<H: Host>(
     world: World,
     reader: impl RepositoryReader,
 ) -> Result<ControllerState, H::Error> {
-    let EmbeddedOptions { run: options, directory, speed, shutdown } = options;
+    let EmbeddedOptions { run: options, directory, cluster, speed, shutdown } = options;
     let world = Rc::new(world);
     let now = world.current_time();
     let start = options.start(now, process_identity(now), world.cluster());
@@ -77,6 +80,7 @@ pub fn run<H: Host>(
     let runtime = EmbeddedPorts {
         forecast_task,
         reader,
+        cluster,
         tree_logger: TreeLogger::default(),
         delivered_tree: RefCell::default(),
         state_file: directory.join(STATE_FILE),
@@ -128,6 +132,8 @@ const STATE_FILE_VERSION: &str = "1.0";
 /// Repository, signals and state store of a controller over an embedded world.
 struct EmbeddedPorts<R> {
     reader: R,
+    /// The cluster that every commit has to name.
+    cluster: ClusterIdentity,
     tree_logger: TreeLogger,
     /// The tree of the last delivery.
     delivered_tree: RefCell<Option<String>>,
@@ -152,6 +158,17 @@ impl<R: RepositoryReader> EmbeddedPorts<R> {
     /// Returns the pools of the world, if it was observed with them.
     fn pools(&self) -> Option<Arc<ClusterPools>> {
         self.world.observed().pools
+    }
+
+    /// Returns the planner of a tree that names the managed cluster.
+    fn planner(
+        &self,
+        tree: &RepositoryTree,
+        trusted: &TrustedCommit,
+    ) -> Result<R::Planner, String> {
+        let plans = self.reader.planner(tree, trusted, None, &|| self.pools())?;
+        check_cluster(&plans.cluster(), &self.cluster)?;
+        Ok(plans)
     }
 
     /// Delivers the workloads of the repository. The embedded world also plays the delivery tool
@@ -180,7 +197,7 @@ impl<R: RepositoryReader> RevisionSource for EmbeddedPorts<R> {
         let trusted = TrustedCommit::Last(verified);
         let tree = self.reader.read_branch()?;
         self.tree_logger.log_if_new(&tree);
-        let plans = self.reader.planner(&tree, &trusted, None, &|| self.pools())?;
+        let plans = self.planner(&tree, &trusted)?;
         self.deliver(&plans)?;
         let forecast_task = Some(Arc::clone(&self.forecast_task));
         Ok((plans.revision(), EmbeddedPlanner { plans, forecast_task }))
@@ -188,7 +205,7 @@ impl<R: RepositoryReader> RevisionSource for EmbeddedPorts<R> {
 
     async fn read_commit(&self, commit: &str) -> Result<(Revision, Self::Planner), RevisionError> {
         let tree = self.reader.read_commit(commit)?;
-        let plans = self.reader.planner(&tree, &TrustedCommit::Itself, None, &|| self.pools());
+        let plans = self.planner(&tree, &TrustedCommit::Itself);
         let plans = plans.map_err(RevisionError::Unreadable)?;
         Ok((plans.revision(), EmbeddedPlanner { plans, forecast_task: None }))
     }

@@ -9,7 +9,9 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
 use super::forecast_task::ForecastTask;
-use super::{BlockingPlanner, ReadMarket, RepositoryReader, TreeLogger, TrustedCommit};
+use super::{
+    BlockingPlanner, ReadMarket, RepositoryReader, TreeLogger, TrustedCommit, check_cluster,
+};
 use crate::adapters::aws::{Aws, ClusterBootstrap, LaunchContext, MarketAnswers, mark_unresolved};
 use crate::adapters::git::{RepositoryTree, TreeBase};
 use crate::adapters::kube::WatchedCluster;
@@ -231,7 +233,7 @@ impl<R: RepositoryReader> RepositorySource<R> {
         trusted: TrustedCommit,
     ) -> Result<PlannedRevision<R>, String> {
         let plans = self.read_planner(tree, trusted).await?;
-        self.check_cluster(&plans.cluster())?;
+        check_cluster(&plans.cluster(), &self.cluster)?;
         let joining = self.joining().await?;
         let revision = Revision { auto_mode: joining.has_auto_mode(), ..plans.revision() };
         let desired = plans.desired();
@@ -297,18 +299,6 @@ impl<R: RepositoryReader> RepositorySource<R> {
             reader.planner(&tree, &trusted, Some(market), &pools)
         })
         .await
-    }
-
-    /// Refuses a commit that names another cluster: its nodes would be foreign here.
-    fn check_cluster(&self, named: &ClusterIdentity) -> Result<(), String> {
-        let ClusterIdentity { name, region, .. } = named;
-        if (name, region) == (&self.cluster.name, &self.cluster.region) {
-            return Ok(());
-        }
-        let now = &self.cluster.name;
-        Err(format!(
-            "the repository names cluster `{name}` in `{region}`, but this controller manages `{now}`; start another controller for that cluster"
-        ))
     }
 
     async fn joining(&self) -> Result<ClusterBootstrap, String> {

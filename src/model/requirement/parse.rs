@@ -30,7 +30,8 @@ pub struct ParseRequirementsError {
 impl ParseRequirementsError {
     /// Returns the accepted forms.
     pub fn hint(&self) -> &'static str {
-        "write KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY>4, KEY, or !KEY"
+        "write KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY>4, KEY>=4, KEY and !KEY, \
+         separated by commas"
     }
 }
 
