@@ -134,7 +134,7 @@ fn assigned_pods(
     others.sort_by_key(|(_, pod)| pod.created_at);
     let none = BTreeMap::new();
     let in_order = free.into_iter().map(|(workload, nodes)| {
-        let order = spread_over_zones(world, nodes, taken.get(&workload).unwrap_or(&none));
+        let order = spread_over_zones(world, &nodes, taken.get(&workload).unwrap_or(&none));
         (workload, order.into_iter())
     });
     let mut next: BTreeMap<String, std::vec::IntoIter<NodeName>> = in_order.collect();
@@ -171,7 +171,7 @@ fn running_pods(
 /// of another pod.
 fn spread_over_zones(
     world: &Observed,
-    planned: Vec<(NodeName, u32)>,
+    planned: &[(NodeName, u32)],
     taken: &BTreeMap<NodeName, u32>,
 ) -> Vec<NodeName> {
     let zone = |node: &NodeName| world.nodes.get(node)?.labels.get(key::ZONE);
@@ -304,8 +304,8 @@ mod tests {
             })
             .into();
         let planned = [("a1", 1), ("a2", 2), ("b1", 1), ("c1", 1)];
-        let planned = planned.map(|(node, pods)| (node.into(), pods)).to_vec();
-        let order = spread_over_zones(&world, planned, &[("c1".into(), 1)].into());
+        let planned = planned.map(|(node, pods)| (node.into(), pods));
+        let order = spread_over_zones(&world, &planned, &[("c1".into(), 1)].into());
         let order: Vec<&str> = order.iter().map(NodeName::as_str).collect();
         assert_eq!(order, ["b1", "a2", "a1", "c1", "a2"]);
     }

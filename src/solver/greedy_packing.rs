@@ -184,7 +184,7 @@ struct PackedEnd {
 
 impl PackedEnd {
     /// Returns this end after the nodes of another, with the pods that this one leaves.
-    fn after(self, first: Self) -> Self {
+    fn after(self, first: &Self) -> Self {
         let (cost, nodes) = (self.cost + first.cost, self.nodes + first.nodes);
         Self { cost, nodes, ..self }
     }
@@ -465,7 +465,7 @@ impl WeightTier<'_> {
             } else {
                 // Each node is then downsized by itself.
                 let first = tier.pack_end(&[], vec![next.clone()], vec![0; left.len()]);
-                tier.known_end(candidates, rest).after(first)
+                tier.known_end(candidates, rest).after(&first)
             };
             Some(((end.left, end.cost, end.nodes), next))
         });

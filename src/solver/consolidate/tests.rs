@@ -28,7 +28,9 @@ fn accepted_sets(search: &mut ConsolidationSearch, fleet: &VerifiedFleet) -> Acc
     let sets = search.removal_sets(&fleet.layout, Scope::WithinBudgets).into_iter();
     let trials = sets.filter_map(|set| search.pack_without(fleet, set, Scope::WithinBudgets));
     let trials: Vec<ConsolidationTrial> = trials.collect();
-    trials.iter().for_each(|trial| assert_packing_is_that_of_its_layout(search, fleet, trial));
+    for trial in &trials {
+        assert_packing_is_that_of_its_layout(search, fleet, trial);
+    }
     trials.into_iter().map(|trial| (trial.nodes, trial.surplus)).collect()
 }
 

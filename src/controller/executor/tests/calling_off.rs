@@ -81,6 +81,9 @@ fn approved(plan: Plan) -> RevalidatedPlan {
     RevalidatedPlan::as_approved(plan)
 }
 
+/// Makes the result of a planner.
+type Made = fn() -> RevalidatedPlan;
+
 /// Returns the result for launches that a commit declares otherwise.
 fn declared_otherwise() -> RevalidatedPlan {
     RevalidatedPlan { undeclared: vec!["another image".to_owned()], ..approved(exchange()) }
@@ -98,15 +101,16 @@ fn commit_planned_last_judges_removals_beside_that_of_the_plan() {
         RevalidatedPlan { frozen, ..approved(exchange()) }
     };
     let errored = || approved(Plan { errored: true, ..exchange() });
-    for (what, last, own, is_blocked) in [
-        ("both agree", free(), free(), false),
-        ("the last one needs the nodes", needed(), free(), true),
-        ("the last one has errors", errored(), free(), true),
-        ("the last one declares the launches otherwise", declared_otherwise(), free(), true),
-        ("only that of the plan needs the nodes", free(), needed(), true),
-        ("only that of the plan has a strict budget", free(), frozen(), true),
-    ] {
-        let (own, last) = (FixedPlanner::new(own), Rc::new(FixedPlanner::new(last)));
+    let rows: [(&str, Made, Made, bool); 6] = [
+        ("both agree", free, free, false),
+        ("the last one needs the nodes", needed, free, true),
+        ("the last one has errors", errored, free, true),
+        ("the last one declares the launches otherwise", declared_otherwise, free, true),
+        ("only that of the plan needs the nodes", free, needed, true),
+        ("only that of the plan has a strict budget", free, frozen, true),
+    ];
+    for (what, last, own, is_blocked) in rows {
+        let (own, last) = (FixedPlanner::new(own()), Rc::new(FixedPlanner::new(last())));
         let revalidation =
             Revalidation { planners: planners(&last), ..revalidation(&own, exchange(), None) };
         let (plan, world) = (exchange(), launched_world());

@@ -12,7 +12,9 @@ fn launch_waits_while_launched_nodes_may_hold_all_its_pods() {
     let pods: Vec<String> = row.flat_map(|row| row.pods.keys()).map(ToString::to_string).collect();
     assert_eq!(pods, ["web/Deployment/api"], "the launch is for pods");
     let arriving = |workload: &str, pods, seconds| {
-        let held = GateScenario::with(|g| g.pods_arriving = pods_arriving(workload, pods, seconds));
+        let held = GateScenario::with(|g| {
+            g.pods_arriving = Some(pods_arriving(workload, pods, seconds));
+        });
         held.allowed().contains(&launched.to_owned())
     };
     assert!(!arriving(&pods[0], 36, 1));
@@ -22,16 +24,16 @@ fn launch_waits_while_launched_nodes_may_hold_all_its_pods() {
 }
 
 /// Returns pods of a workload that may still be placed on launched nodes.
-fn pods_arriving(workload: &str, pods: u32, seconds: i64) -> Option<PodsArriving> {
+fn pods_arriving(workload: &str, pods: u32, seconds: i64) -> PodsArriving {
     let until = now() + SignedDuration::from_secs(seconds);
-    Some(PodsArriving { workloads: [(workload.to_owned(), pods)].into(), until })
+    PodsArriving { workloads: [(workload.to_owned(), pods)].into(), until }
 }
 
 #[test]
 fn node_for_another_order_waits_until_pods_have_arrived() {
     let without_pods = |because: LaunchReason, seconds| {
         let held = GateScenario::with(|g| {
-            g.pods_arriving = pods_arriving("web/Deployment/api", 36, seconds);
+            g.pods_arriving = Some(pods_arriving("web/Deployment/api", 36, seconds));
             let mut rows = g.plan.capacity.explain.iter_mut();
             let row = rows.find(|row| short_name(&row.address) == "web 9").expect("a launch");
             row.pods.clear();
