@@ -114,9 +114,12 @@ fn drift_report_lists_every_field_and_other_differences() {
     let mut plan = plan();
     plan.errored = true;
     plan.capacity.diagnostics.push(crate::plan::wire::Diagnostic::error("", "is not YAML"));
-    plan.capacity.explain[0].differences = vec![field("taint a", "a"), field("label b\n", "b")];
+    let node = plan.resource_changes.iter().find(|row| row.change.before.is_some());
+    let address = node.expect("a node exists").address.clone();
+    let row = plan.capacity.explain.iter_mut().find(|row| row.address == address);
+    let differences = vec![field("taint a", "a"), field("label b\n", "b")];
+    row.expect("it is explained").differences = differences;
     let text = drift_text(&crate::plan::drift(&plan), &TextStyle::default());
-    let address = &plan.capacity.explain[0].address;
     for expected in [
         "Incomplete: ",
         "error: is not YAML\n",
