@@ -3,9 +3,6 @@
 //! The iteration starts with a cluster size of zero. Packing is not monotonic: if sizes alternate,
 //! the largest size of the cycle counts; without one, each proportional scaler gets an error. The
 //! number of rounds is bounded.
-//!
-//! Rounds estimate the size, because a complete plan of a large repository takes seconds. A complete
-//! plan then confirms the result. If it does not, the rounds go on with complete plans.
 
 use super::rule_budget::limit_pod_rules;
 use super::{Inputs, solver_input};
@@ -16,25 +13,16 @@ use crate::model::ids::Labels;
 use crate::model::observed::Observed;
 use crate::model::requirement::{key, label};
 use crate::model::units::MilliCpu;
-use crate::solver::{Input, NewNode, Purpose, solve};
+use crate::solver::{NewNode, solve};
 
 /// Maximum number of rounds. If a pod requests half of the cores per replica, each round halves the
 /// distance. Sixteen rounds then suffice for any real cluster.
 pub(super) const ROUNDS: usize = 16;
 
-/// Returns the demand of `inputs` at the fixpoint of a plan.
+/// Returns the demand of `inputs` at the fixpoint.
 ///
 /// `world` has the initial nodes: the observed nodes, or no nodes for packing from scratch.
 pub(super) fn demand(inputs: &Inputs, world: &Observed) -> Demand {
-    demand_for_purpose(inputs, world, Purpose::Plan)
-}
-
-/// Returns the demand of `inputs` at the fixpoint of an estimate.
-pub(super) fn estimated_demand(inputs: &Inputs, world: &Observed) -> Demand {
-    demand_for_purpose(inputs, world, Purpose::Estimate)
-}
-
-fn demand_for_purpose(inputs: &Inputs, world: &Observed, purpose: Purpose) -> Demand {
     let Inputs { desired, observed, .. } = inputs;
     let demand_for = |size: &ClusterSize| {
         let query = DemandQuery {
@@ -53,25 +41,18 @@ fn demand_for_purpose(inputs: &Inputs, world: &Observed, purpose: Purpose) -> De
     let mut demand = demand_for(&size);
     // Sizes of earlier rounds, with the resulting pod counts.
     let mut seen: Vec<(Vec<u32>, ClusterSize)> = Vec::new();
-    let mut effort = Purpose::Estimate;
     for _ in 0..ROUNDS {
         let wanted = Demand::proportional_replicas(desired, &size);
         if wanted.is_empty() {
             return demand;
         }
-        let next = size_after_plan(inputs, world, &demand, effort);
+        let next = size_after_plan(inputs, world, &demand);
         let now = Demand::proportional_replicas(desired, &next);
-        let start = seen.iter().position(|(before, _)| *before == now);
-        if effort != purpose && (now == wanted || start.is_some()) {
-            (effort, seen, size) = (purpose, Vec::new(), next);
-            demand = demand_for(&size);
-            continue;
-        }
         if now == wanted {
             // The pod counts are equal: use the cluster size of this plan.
             return demand_for(&next);
         }
-        if let Some(start) = start {
+        if let Some(start) = seen.iter().position(|(before, _)| *before == now) {
             // Packing is not monotonic, so sizes may alternate. A size with the most pods of every
             // scaler satisfies the whole cycle. Without such a size there is no fixpoint.
             seen.push((wanted, size));
@@ -98,15 +79,10 @@ fn largest(cycle: &[(Vec<u32>, ClusterSize)]) -> Option<&ClusterSize> {
 }
 
 /// Returns the retained and launched nodes of a plan for `demand`.
-fn size_after_plan(
-    inputs: &Inputs,
-    world: &Observed,
-    demand: &Demand,
-    purpose: Purpose,
-) -> ClusterSize {
+fn size_after_plan(inputs: &Inputs, world: &Observed, demand: &Demand) -> ClusterSize {
     let packed = if world.nodes.is_empty() { without_running_pods(demand) } else { demand.clone() };
     let inputs = Inputs { observed: world, ..inputs.clone() };
-    let solution = solve(&Input { purpose, ..solver_input(&inputs, &packed, &[], &[]) });
+    let solution = solve(&solver_input(&inputs, &packed, &[], &[]));
     let retired = &solution.target.retires;
     let mut size = ClusterSize::from_observed(world, |name| !retired.contains_key(name));
     let launched = solution.target.launches.iter().map(|launch| {

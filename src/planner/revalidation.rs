@@ -233,7 +233,7 @@ impl<'a> AppliedPlan<'a> {
 
     fn remaining_in(&self, observed: &Observed) -> RemainingWork {
         let inputs = Inputs { observed, ..self.inputs.clone() };
-        let demand = node_count_fixpoint::estimated_demand(&inputs, observed);
+        let demand = node_count_fixpoint::demand(&inputs, observed);
         let all: Vec<NodeName> = observed.nodes.keys().cloned().collect();
         let trial =
             Input { purpose: Purpose::Estimate, ..solver_input(&inputs, &demand, &[], &all) };
