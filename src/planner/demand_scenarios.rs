@@ -79,7 +79,7 @@ fn plans_same_pods(demand: &Demand, planned: DemandMode, mode: DemandMode) -> bo
 /// every scheduling order, but a large fleet may cost slightly more than a plan.
 fn scenario_plan(inputs: &Inputs, mode: DemandMode) -> Plan {
     let inputs = Inputs { demand: mode, scope: Scope::default(), ..inputs.clone() };
-    let demand = node_count_fixpoint::demand(&inputs, inputs.observed);
+    let demand = node_count_fixpoint::estimated_demand(&inputs, inputs.observed);
     let plan_input = solver_input(&inputs, &demand, &[], &[]);
     let solution = solve(&Input { purpose: Purpose::Estimate, ..plan_input });
     assemble_plan(&inputs, &demand, &solution)

@@ -190,7 +190,7 @@ impl FleetCache<'_> {
             let inputs = Inputs { at, is_forecast: true, ..self.inputs.clone() };
             let mut bare = self.bare.clone();
             notes.extend(add_group_members(&mut bare, inputs.desired, inputs.observed, &state.1));
-            let demand = node_count_fixpoint::demand(&inputs, &bare);
+            let demand = node_count_fixpoint::estimated_demand(&inputs, &bare);
             found.problems.extend(demand.problems.iter().cloned());
             found.unresolved.extend(demand.unresolved.iter().cloned());
             let pods: Vec<u32> = demand.groups.iter().map(|group| group.counts.planned).collect();

@@ -13,16 +13,25 @@ use crate::model::ids::Labels;
 use crate::model::observed::Observed;
 use crate::model::requirement::{key, label};
 use crate::model::units::MilliCpu;
-use crate::solver::{NewNode, solve};
+use crate::solver::{Input, NewNode, Purpose, solve};
 
 /// Maximum number of rounds. If a pod requests half of the cores per replica, each round halves the
 /// distance. Sixteen rounds then suffice for any real cluster.
 pub(super) const ROUNDS: usize = 16;
 
-/// Returns the demand of `inputs` at the fixpoint.
+/// Returns the demand of `inputs` at the fixpoint of plans.
 ///
 /// `world` has the initial nodes: the observed nodes, or no nodes for packing from scratch.
 pub(super) fn demand(inputs: &Inputs, world: &Observed) -> Demand {
+    fixpoint(inputs, world, Purpose::Plan)
+}
+
+/// Returns the demand of `inputs` at the fixpoint of estimates.
+pub(super) fn estimated_demand(inputs: &Inputs, world: &Observed) -> Demand {
+    fixpoint(inputs, world, Purpose::Estimate)
+}
+
+fn fixpoint(inputs: &Inputs, world: &Observed, purpose: Purpose) -> Demand {
     let Inputs { desired, observed, .. } = inputs;
     let demand_for = |size: &ClusterSize| {
         let query = DemandQuery {
@@ -46,7 +55,7 @@ pub(super) fn demand(inputs: &Inputs, world: &Observed) -> Demand {
         if wanted.is_empty() {
             return demand;
         }
-        let next = size_after_plan(inputs, world, &demand);
+        let next = size_after_plan(inputs, world, &demand, purpose);
         let now = Demand::proportional_replicas(desired, &next);
         if now == wanted {
             // The pod counts are equal: use the cluster size of this plan.
@@ -79,10 +88,15 @@ fn largest(cycle: &[(Vec<u32>, ClusterSize)]) -> Option<&ClusterSize> {
 }
 
 /// Returns the retained and launched nodes of a plan for `demand`.
-fn size_after_plan(inputs: &Inputs, world: &Observed, demand: &Demand) -> ClusterSize {
+fn size_after_plan(
+    inputs: &Inputs,
+    world: &Observed,
+    demand: &Demand,
+    purpose: Purpose,
+) -> ClusterSize {
     let packed = if world.nodes.is_empty() { without_running_pods(demand) } else { demand.clone() };
     let inputs = Inputs { observed: world, ..inputs.clone() };
-    let solution = solve(&solver_input(&inputs, &packed, &[], &[]));
+    let solution = solve(&Input { purpose, ..solver_input(&inputs, &packed, &[], &[]) });
     let retired = &solution.target.retires;
     let mut size = ClusterSize::from_observed(world, |name| !retired.contains_key(name));
     let launched = solution.target.launches.iter().map(|launch| {
