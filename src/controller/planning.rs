@@ -155,7 +155,7 @@ pub(super) fn first_start_end(world: &Observed, now: Timestamp) -> Option<Timest
 }
 
 /// Returns when an instance that is not Ready stops counting as starting.
-pub(super) fn start_end(began: Timestamp) -> Timestamp {
+fn start_end(began: Timestamp) -> Timestamp {
     // The last second still counts.
     later(later(began, READY_WITHIN), SignedDuration::from_secs(1))
 }
@@ -184,6 +184,11 @@ pub(super) fn demand_with_launches(plan: &Plan) -> BTreeMap<String, u32> {
 /// Returns true if the plan leaves out a launch for these pods.
 fn is_left_out(row: &UnschedulableRow) -> bool {
     row.reasons.iter().any(|rejection| rejection.reason == Code::LeftOut.as_str())
+}
+
+/// Returns true if one order of arrival leaves these pods over.
+fn is_left_over(row: &UnschedulableRow) -> bool {
+    row.reasons.iter().any(|rejection| rejection.reason == Code::LeftOver.as_str())
 }
 
 impl PlanningState {
@@ -234,12 +239,13 @@ impl PlanningState {
         }
     }
 
-    /// Notes the workloads that an unsteered plan with launches leaves unschedulable.
+    /// Notes the workloads that an unsteered plan with launches leaves over for want of room. Other
+    /// reasons are none that another order of arrival changes.
     pub(super) fn note_unplaced(&mut self, plan: &Plan, now: Timestamp) {
         if plan.capacity.placement.mode != PlacementMode::Unsteered {
             return;
         }
-        let rows = plan.capacity.unschedulable.iter().filter(|row| !is_left_out(row));
+        let rows = plan.capacity.unschedulable.iter().filter(|row| is_left_over(row));
         let unplaced: BTreeMap<String, u32> =
             rows.map(|row| (workload_key(&row.workload), row.pods)).collect();
         self.note_launched_demand(plan, &unplaced);

@@ -10,7 +10,7 @@
 //!
 //! One failure of each limit is spared, for a failure of the Job's own. The Job and its pods are
 //! observed separately, so that a failed pod may be gone before the Job is observed to list it. The
-//! spared failure bears that once.
+//! spared failure bears one such pod.
 //!
 //! Invariant: an unknown limit or number of failures refuses the eviction.
 //!

@@ -4,6 +4,7 @@
 //! pod for it. The runs that need another node are reported instead (`uncovered_orders`). An
 //! unsteered plan has every node that one of its orders needs.
 
+use super::Purpose;
 use super::layout::Layout;
 use super::problem::VerifiedFleet;
 use super::repair::{is_simulated, pin_offers};
@@ -29,8 +30,10 @@ impl Strategy for IdleRemoval {
         let before = current.fleet.layout.price;
         let (fleet, is_partly_covered) = if problem.settings.steer {
             without_idle_nodes(simulation, current.fleet, current.is_partly_covered)
-        } else {
+        } else if problem.purpose == Purpose::Plan {
             (without_unneeded_nodes(simulation, current.fleet), current.is_partly_covered)
+        } else {
+            return current;
         };
         let baseline_price = current.baseline_price + fleet.layout.price - before;
         SolvedFleet { fleet, baseline_price, is_partly_covered, ..current }

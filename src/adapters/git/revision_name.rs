@@ -61,10 +61,9 @@ pub(super) fn find_object<'r>(
         }
         if let [(tag, _)] = found.as_slice()
             && tag.starts_with("refs/tags/")
-            && name.split('/').next().is_some_and(|first| repository.find_remote(first).is_ok())
+            && let Some(branch) = remote_branch(repository, name)?
         {
-            // The branch of the remote was not fetched.
-            let reason = format!("{tag} is a tag, and no branch of the remote has the name");
+            let reason = format!("{tag} is a tag, and {branch} may be meant");
             return Err(GitErrorKind::UnknownRevision { revision: revision.to_owned(), reason });
         }
     }
@@ -102,6 +101,22 @@ fn named_objects(
         }
     }
     Ok(found)
+}
+
+/// Returns the branch of a remote that a short name may mean: it begins with the remote, although
+/// the branch may not have been fetched, or a remote has a branch of the name.
+fn remote_branch(repository: &Repository, name: &str) -> Result<Option<String>, GitErrorKind> {
+    for remote in &repository.remotes().map_err(git_error)? {
+        let Some(remote) = remote.map_err(git_error)? else { continue };
+        if name == remote || name.strip_prefix(remote).is_some_and(|rest| rest.starts_with('/')) {
+            return Ok(Some(format!("refs/remotes/{name}")));
+        }
+        let branch = format!("refs/remotes/{remote}/{name}");
+        if repository.find_reference(&branch).is_ok() {
+            return Ok(Some(branch));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns true if nothing has the name, or if nothing can have it.
@@ -214,7 +229,11 @@ mod tests {
         find_object(&repository, "origin/main").expect("a tag");
         repository.remote("origin", "https://example.com/r.git").expect("a remote");
         let error = find_object(&repository, "origin/main").expect_err("the branch is missing");
-        assert!(error.to_string().contains("no branch of the remote"), "{error}");
+        assert!(error.to_string().contains("refs/remotes/origin/main may be meant"), "{error}");
+        set_reference(&repository, "refs/remotes/origin/next", &first);
+        set_reference(&repository, "refs/tags/next", &first);
+        let error = find_object(&repository, "next").expect_err("there is no local branch");
+        assert!(error.to_string().contains("refs/remotes/origin/next may be meant"), "{error}");
         set_reference(&repository, "refs/remotes/origin/main", &first);
         find_object(&repository, "origin/main").expect("the branch");
     }

@@ -6,19 +6,22 @@
 //! plan knows it before they run. So without nominations, launches wait from the request of the
 //! nodes on.
 //!
-//! Invariant: every wait ends. Nodes start and open in a bounded time, and pods of a failed node do
-//! not wait.
+//! Invariant: every wait ends. Nodes open in a bounded time, and pods wait at most two minutes for
+//! nodes to start. Pods of a failed node do not wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use crate::controller::persisted_state::READY_WITHIN;
-use crate::controller::planning::{demand_with_launches, start_end};
+use crate::controller::planning::demand_with_launches;
 use crate::controller::state::ControllerState;
 use crate::model::observed::{Node, Observed};
 use crate::model::saturating_time::later;
 use crate::plan::wire::workload_key;
+
+/// Longest wait for launched nodes to start. Most are Ready within it; a slow one must not hold pods
+/// that need another node.
+const START_WAIT_MAX: SignedDuration = SignedDuration::from_mins(2);
 
 /// Pods that kube-scheduler may still place on launched nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,9 +40,9 @@ struct StartingLaunches<'s> {
     workloads: BTreeSet<&'s str>,
     /// Planned pods of the workloads of launches without an answer.
     requested: BTreeMap<String, u32>,
-    /// Workloads with planned pods on instances that are too old or lost their node.
+    /// Workloads with planned pods on instances that start for too long or lost their node.
     failed: BTreeSet<&'s str>,
-    /// Time at which the last of them stops counting as starting.
+    /// End of the wait for the last of them.
     until: Option<Timestamp>,
 }
 
@@ -87,7 +90,7 @@ impl ControllerState {
     /// Returns the workloads that launches left unschedulable, for a bounded time.
     fn unplaced_workloads(&self) -> impl Iterator<Item = &str> {
         let unplaced = self.planning.unplaced_since.iter();
-        let unplaced = unplaced.filter(|(_, since)| self.now < later(**since, READY_WITHIN));
+        let unplaced = unplaced.filter(|(_, since)| self.now < later(**since, START_WAIT_MAX));
         unplaced.map(|(workload, _)| workload.as_str())
     }
 
@@ -106,7 +109,7 @@ impl ControllerState {
             };
             let pods = pods.iter().filter(|(_, pods)| **pods > 0);
             let workloads = pods.map(|(workload, _)| workload.as_str());
-            let end = start_end(began);
+            let end = later(began, START_WAIT_MAX);
             if self.now < end && !lost_nodes.contains(id) {
                 found.workloads.extend(workloads);
                 found.until = found.until.max(Some(end));
@@ -126,7 +129,7 @@ impl ControllerState {
             let workloads = rows.flat_map(|row| row.pods.keys());
             let pods = workloads.filter_map(|workload| demand.get_key_value(workload.as_str()));
             found.requested.extend(pods.map(|(workload, pods)| (workload.clone(), *pods)));
-            found.until = found.until.max(Some(start_end(run.record.started_at)));
+            found.until = found.until.max(Some(later(run.record.started_at, START_WAIT_MAX)));
         }
         found
     }

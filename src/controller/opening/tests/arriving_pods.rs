@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::apply::{ApplyStatus, ChangeOutcome, Outcome, Receipt};
-use crate::controller::planning::start_end;
 use crate::model::observed::InstanceState;
 use crate::plan::wire::WaveStep;
 use crate::testing::plan::{rejection, unschedulable};
@@ -40,7 +39,7 @@ fn arriving(harness: &ControllerHarness) -> Option<(u32, Timestamp)> {
 #[test]
 fn unsteered_pods_arrive_while_their_nodes_start() {
     let mut harness = launched(false, &["i-3"]);
-    let end = start_end(at(0));
+    let end = at(120);
     // No controller has created the pods yet.
     for (seconds, count) in [(1, 0), (2, 1), (3, 3)] {
         observe(&mut harness, seconds, starting(seconds, &["i-3"], &PENDING[..count]));
@@ -115,9 +114,9 @@ fn pods_of_launches_that_a_plan_leaves_out_do_not_arrive() {
 
 #[test]
 fn unschedulable_pods_may_find_room_on_unsteered_launches() {
-    for steer in [false, true] {
+    for (steer, code) in [(false, "left-over"), (false, "limit-reached"), (true, "left-over")] {
         let mut plan = plan_for(3);
-        let reasons = vec![rejection("left-over", "", 0)];
+        let reasons = vec![rejection(code, "", 0)];
         plan.capacity.unschedulable = vec![unschedulable(owner(), 3, reasons)];
         let mut harness = launched(steer, &["i-2"]);
         harness.modify(|state| {
@@ -128,6 +127,6 @@ fn unschedulable_pods_may_find_room_on_unsteered_launches() {
             state.planning.note_unplaced(&plan, at(0));
         });
         observe(&mut harness, 1, seen(1, &PENDING));
-        assert_eq!(arriving(&harness).is_some(), !steer);
+        assert_eq!(arriving(&harness).is_some(), !steer && code == "left-over", "{code}");
     }
 }
