@@ -18,7 +18,7 @@ use crate::catalog::{Catalog, Overlays};
 use crate::demand::{JobRefusal, PodShape, ShapeContext, live_requests, pod_shape};
 use crate::model::desired::{AmiFamily, Desired, Pool};
 use crate::model::ids::{
-    Labels, Namespace, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind, workload_key,
+    Labels, Namespace, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind,
 };
 use crate::model::observed::{Instance, Node, Observed, Pod, UnreadObject, UntaggedNode, tag};
 use crate::model::pod::{Taint, TaintEffect, untolerated};
@@ -74,7 +74,7 @@ pub struct ExistingNode {
     pub differences: Vec<DriftedField>,
     /// Condition for its retirement.
     pub retire_condition: RetireCondition,
-    /// Pods that the last plan places on the node, or that are nominated to it, by workload.
+    /// Pods that the last plan places on the node, by workload.
     pub planned_pods: BTreeMap<String, u32>,
 }
 
@@ -127,7 +127,6 @@ pub(super) fn existing_nodes(input: &Input, offers: &Offers) -> Vec<ExistingNode
         overlays: Overlays::from_desired(input.desired),
         static_pods: static_pods(input),
         running: running_by_node(&input.demand.groups),
-        nominated_pods: nominated_pods(observed),
         pinned_daemons: pinned_daemons(observed, input.at),
         pinned_pods: pinned_pods(observed, input.at),
         job_refusals: job_refusals(input),
@@ -165,8 +164,6 @@ pub(super) struct ExistingNodeBuilder<'a> {
     pub(super) static_pods: BTreeMap<NodeName, StaticPods>,
     /// By node: its running pods that stay.
     pub(super) running: BTreeMap<&'a NodeName, Vec<RunningHere<'a>>>,
-    /// By node: its pods by workload, if pending pods are nominated to it.
-    nominated_pods: BTreeMap<&'a NodeName, BTreeMap<String, u32>>,
     /// By node: the workload of a DaemonSet or static pod that blocks changes of the node.
     pub(super) pinned_daemons: BTreeMap<NodeName, String>,
     /// Nodes with workloads whose pod there must not be moved now.
@@ -180,26 +177,6 @@ pub(super) struct ExistingNodeBuilder<'a> {
     pub(super) unread: BTreeMap<&'a NodeName, &'a UnreadObject>,
     /// Nodes whose instances lost their tags.
     untagged: BTreeMap<&'a NodeName, UntaggedNode>,
-}
-
-/// Returns the pods of each node to which pending pods are nominated, by workload. Its running pods
-/// count too.
-fn nominated_pods(observed: &Observed) -> BTreeMap<&NodeName, BTreeMap<String, u32>> {
-    let pods = || observed.pods.iter().filter(|pod| pod.is_active());
-    let pending = pods().filter(|pod| pod.node.is_none());
-    let nominated: BTreeSet<_> = pending.filter_map(|pod| pod.nominated.as_ref()).collect();
-    let mut by_node: BTreeMap<&NodeName, BTreeMap<String, u32>> = BTreeMap::new();
-    if nominated.is_empty() {
-        return by_node;
-    }
-    for pod in pods() {
-        let node = pod.node.as_ref().or(pod.nominated.as_ref());
-        if let Some(node) = node.filter(|node| nominated.contains(node)) {
-            let workloads = by_node.entry(node).or_default();
-            *workloads.entry(workload_key(&pod.workload())).or_insert(0) += 1;
-        }
-    }
-    by_node
 }
 
 fn unread_by_node(observed: &Observed) -> BTreeMap<&NodeName, &UnreadObject> {
@@ -291,23 +268,9 @@ impl ExistingNodeBuilder<'_> {
             due,
             differences,
             retire_condition: RetireCondition::OncePodsPlaced,
-            planned_pods: self.pods_after_binding(node, instance),
+            planned_pods: instance.map(|i| self.planned_pods(i)).unwrap_or_default(),
             pool,
         })
-    }
-
-    /// Returns the pods of a node once those bind that the last plan places there, or that are
-    /// nominated to it. kube-scheduler tries the nominated node first, so the next plan keeps it.
-    fn pods_after_binding(
-        &self,
-        node: &Node,
-        instance: Option<&Instance>,
-    ) -> BTreeMap<String, u32> {
-        let planned = instance.map(|instance| self.planned_pods(instance)).unwrap_or_default();
-        if !planned.is_empty() {
-            return planned;
-        }
-        self.nominated_pods.get(&node.name).cloned().unwrap_or_default()
     }
 
     /// Returns the declared pool of a node whose instance lost its tags.

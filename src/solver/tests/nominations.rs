@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use super::pod_rules::{deployment, scenario, zonal_database};
 use crate::model::desired::WorstCase;
 use crate::model::ids::NodeName;
-use crate::model::observed::Pod;
 use crate::model::units::MicroUsd;
 use crate::solver::{NodeRef, Solution, TargetFleet};
 use crate::testing::{Scenario, requirement};
@@ -102,36 +101,6 @@ fn every_pod_of_a_nominated_fleet_is_placed() {
     let steered = target(true);
     let placed: u32 = steered.placements.values().flat_map(|places| places.values()).sum();
     assert_eq!(placed, 14);
-}
-
-/// The plan would otherwise fill the nodes in its own order, and may need another node for that.
-#[test]
-fn pending_pods_are_placed_on_their_nominated_nodes() {
-    let containers = "containers: [{name: app, resources: {requests: {cpu: 850m, memory: 64Mi}}}]";
-    let mut fleet = scenario(&[deployment("a", 3, containers)]);
-    fleet.settings.steer = true;
-    fleet.pool().requirements[0] = requirement("node.kubernetes.io/instance-type", &["m5.large"]);
-    let first = fleet.solve();
-    fleet.carry_out(&first);
-    let nodes: Vec<NodeName> = fleet.observed.nodes.keys().cloned().collect();
-    let [one, two] = &nodes[..] else { panic!("{nodes:?}") };
-    for nominated in [[one, one, two], [one, two, two]] {
-        for (pod, node) in fleet.observed.pods.iter_mut().zip(nominated) {
-            let pending = Pod { node: None, nominated: Some(node.clone()), ..Pod::clone(pod) };
-            *pod = pending.into();
-        }
-        let target = fleet.solve().target;
-        let pods_on = |node: &NodeName| nominated.iter().filter(|other| **other == node).count();
-        for places in target.placements.values() {
-            let expected: BTreeMap<_, _> = nodes
-                .iter()
-                .map(|node| {
-                    (NodeRef::Existing(node.clone()), u32::try_from(pods_on(node)).unwrap())
-                })
-                .collect();
-            assert_eq!(*places, expected);
-        }
-    }
 }
 
 #[test]
