@@ -46,6 +46,48 @@ impl RevisionPlanner for CountingPlanner {
     }
 }
 
+/// A planner that only judges plans. It records the plans and observations that it judges.
+struct JudgingPlanner<F> {
+    judge: F,
+    asked: RefCell<Vec<(Arc<Plan>, Arc<Observed>)>>,
+}
+
+impl<F> JudgingPlanner<F> {
+    fn new(judge: F) -> Self {
+        Self { judge, asked: RefCell::default() }
+    }
+}
+
+impl<F: Fn(&Plan, &Observed) -> RevalidatedPlan> RevisionPlanner for JudgingPlanner<F> {
+    async fn plan(&self, _: Arc<Observed>, _: PlanScope) -> Plan {
+        unreachable!("an apply compares its plan")
+    }
+
+    async fn reproduce(
+        &self,
+        _: Arc<Plan>,
+        _: Arc<Observed>,
+        _: PodScope,
+    ) -> Option<RevalidatedPlan> {
+        unreachable!("the plan is not just made")
+    }
+
+    async fn revalidate(
+        &self,
+        plan: Arc<Plan>,
+        world: Arc<Observed>,
+        _: PodScope,
+    ) -> RevalidatedPlan {
+        let found = (self.judge)(&plan, &world);
+        self.asked.borrow_mut().push((plan, world));
+        found
+    }
+
+    fn catalog(&self) -> &Catalog {
+        unreachable!("nothing is launched here")
+    }
+}
+
 /// Returns the revalidation of a plan of commit `1` that no other commit follows.
 fn revalidation<P>(
     planner: &P,

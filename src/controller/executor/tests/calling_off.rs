@@ -3,45 +3,9 @@
 use super::*;
 use crate::testing::plan::instance_address;
 
-/// A planner with a fixed result, which records the plans and observations that it judges.
-struct FixedPlanner {
-    found: RevalidatedPlan,
-    asked: RefCell<Vec<(Arc<Plan>, Arc<Observed>)>>,
-}
-
-impl FixedPlanner {
-    fn new(found: RevalidatedPlan) -> Self {
-        Self { found, asked: RefCell::default() }
-    }
-}
-
-impl RevisionPlanner for FixedPlanner {
-    async fn plan(&self, _: Arc<Observed>, _: PlanScope) -> Plan {
-        unreachable!("an apply compares its plan")
-    }
-
-    async fn reproduce(
-        &self,
-        _: Arc<Plan>,
-        _: Arc<Observed>,
-        _: PodScope,
-    ) -> Option<RevalidatedPlan> {
-        unreachable!("the plan is not just made")
-    }
-
-    async fn revalidate(
-        &self,
-        plan: Arc<Plan>,
-        world: Arc<Observed>,
-        _: PodScope,
-    ) -> RevalidatedPlan {
-        self.asked.borrow_mut().push((plan, world));
-        self.found.clone()
-    }
-
-    fn catalog(&self) -> &Catalog {
-        unreachable!("nothing is launched here")
-    }
+/// Returns a planner with a fixed result.
+fn fixed(found: RevalidatedPlan) -> JudgingPlanner<impl Fn(&Plan, &Observed) -> RevalidatedPlan> {
+    JudgingPlanner::new(move |_: &Plan, _: &Observed| found.clone())
 }
 
 /// Returns the planners of a controller that planned commit `2` last.
@@ -110,7 +74,7 @@ fn commit_planned_last_judges_removals_beside_that_of_the_plan() {
         ("only that of the plan has a strict budget", free, frozen, true),
     ];
     for (what, last, own, is_blocked) in rows {
-        let (own, last) = (FixedPlanner::new(own()), Rc::new(FixedPlanner::new(last())));
+        let (own, last) = (fixed(own()), Rc::new(fixed(last())));
         let revalidation =
             Revalidation { planners: planners(&last), ..revalidation(&own, exchange(), None) };
         let (plan, world) = (exchange(), launched_world());
@@ -126,7 +90,7 @@ fn commit_planned_last_judges_removals_beside_that_of_the_plan() {
 
 #[test]
 fn removals_are_judged_for_the_part_that_is_done() {
-    let own = FixedPlanner::new(approved(exchange()));
+    let own = fixed(approved(exchange()));
     let revalidation = revalidation(&own, exchange(), Some(world(0, &["a"])));
     poll_once(revalidation.replan(&exchange(), &world(1, &["a"]))).expect("at once");
     assert!(own.asked.borrow().is_empty(), "the plan was just made");
@@ -150,8 +114,8 @@ fn removals_are_called_off_if_the_commit_planned_last_differs() {
         ("it declares the launches otherwise", declared_otherwise(), true),
         ("its inputs have errors", approved(errored()), false),
     ] {
-        let own = FixedPlanner::new(approved(exchange()));
-        let last = Rc::new(FixedPlanner::new(last));
+        let own = fixed(approved(exchange()));
+        let last = Rc::new(fixed(last));
         let revalidation =
             Revalidation { planners: planners(&last), ..revalidation(&own, exchange(), None) };
         let (launched, world) = (launched(), launched_world());
@@ -188,8 +152,8 @@ fn launch_takes_the_place_of_one_launch_although_groups_differ() {
         for wave in now.capacity.waves.iter_mut().filter(|wave| wave.step == WaveStep::Launch) {
             wave.addresses.retain(|one| Some(one) != lost.as_ref());
         }
-        let own = FixedPlanner::new(approved(exchange()));
-        let last = Rc::new(FixedPlanner::new(approved(now)));
+        let own = fixed(approved(exchange()));
+        let last = Rc::new(fixed(approved(now)));
         let planned = two_replacements(["first", "second"]);
         let revalidation =
             Revalidation { planners: planners(&last), ..revalidation(&own, planned, None) };
@@ -204,7 +168,7 @@ fn removals_are_planned_again_only_if_demand_has_changed() {
     // The pods that the sample plan places on its launches do not exist.
     for (what, plan, asked) in [("as planned", exchange(), 0), ("pods end", sample_plan::plan(), 1)]
     {
-        let own = FixedPlanner::new(approved(exchange().only(WaveStep::Launch)));
+        let own = fixed(approved(exchange().only(WaveStep::Launch)));
         let revalidation = revalidation(&own, plan, None);
         let (launched, world) = (launched(), launched_world());
         let why = poll_once(revalidation.call_off(&launched, &world)).expect("at once");

@@ -6,37 +6,6 @@ use crate::plan::change_id;
 use crate::planner::{self, Inputs};
 use crate::testing::Scenario;
 
-/// The planner of a scenario.
-struct ScenarioPlanner(Scenario);
-
-impl RevisionPlanner for ScenarioPlanner {
-    async fn plan(&self, _: Arc<Observed>, _: PlanScope) -> Plan {
-        unreachable!("an apply compares its plan")
-    }
-
-    async fn reproduce(
-        &self,
-        _: Arc<Plan>,
-        _: Arc<Observed>,
-        _: PodScope,
-    ) -> Option<RevalidatedPlan> {
-        unreachable!("the plan is not just made")
-    }
-
-    async fn revalidate(
-        &self,
-        plan: Arc<Plan>,
-        world: Arc<Observed>,
-        _: PodScope,
-    ) -> RevalidatedPlan {
-        planner::revalidate(&Inputs { observed: &world, ..self.0.inputs() }, &plan)
-    }
-
-    fn catalog(&self) -> &Catalog {
-        unreachable!("nothing is launched here")
-    }
-}
-
 #[test]
 fn repeated_launch_is_a_launch_of_the_plan() {
     let mut scenario = Scenario::new(&["m5.large"], 1500, 1024);
@@ -52,7 +21,10 @@ fn repeated_launch_is_a_launch_of_the_plan() {
         *price = *price + *price;
     }
     scenario.scale(3);
-    let (world, planner) = (scenario.observed.clone(), ScenarioPlanner(scenario));
+    let world = scenario.observed.clone();
+    let planner = JudgingPlanner::new(|plan: &Plan, world: &Observed| {
+        planner::revalidate(&Inputs { observed: world, ..scenario.inputs() }, plan)
+    });
     let repeated_launches = [(address, EarlierLaunch { change, attempt_index: 0 })].into();
     let revalidation =
         Revalidation { repeated_launches, ..revalidation(&planner, plan.clone(), None) };
