@@ -77,8 +77,13 @@ impl AcceptedNominations {
     /// Returns those that were not accepted before. kube-scheduler may clear a nomination to a node
     /// that is closed, again and again.
     pub(crate) fn untried(&self, mut nominations: Vec<PodNomination>) -> Vec<PodNomination> {
-        nominations.retain(|n| self.0.get(&n.pod.uid) != Some(&n.node));
+        nominations.retain(|nomination| self.is_untried(nomination));
         nominations
+    }
+
+    /// Returns true if the nomination was not accepted before.
+    pub(crate) fn is_untried(&self, nomination: &PodNomination) -> bool {
+        self.0.get(&nomination.pod.uid) != Some(&nomination.node)
     }
 
     /// Forgets the pods that are no longer pending.

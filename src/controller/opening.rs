@@ -23,6 +23,7 @@ pub use self::arriving_pods::PodsArriving;
 use self::missing_annotations::AnnotationAttempts;
 use super::counters::Counter;
 use super::event::Effect;
+use super::observation::BUSY_REFRESH;
 use super::planning_snapshot::EC2_VISIBILITY_MAX;
 use super::reconcile::{instance_of, retired_rows};
 use super::state::ControllerState;
@@ -34,7 +35,7 @@ use crate::model::desired::{ControllerSettings, Mode};
 use crate::model::ids::{InstanceId, PoolName, Uid};
 use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, PlannedPods, tag};
 use crate::model::requirement::key;
-use crate::model::saturating_time::later;
+use crate::model::saturating_time::{doubling_delay, later};
 use crate::plan::wire::workload_key;
 use crate::plan::{Plan, planned_pods_on};
 
@@ -45,6 +46,9 @@ const QUIET_AFTER: SignedDuration = SignedDuration::from_secs(10);
 const PLACES_PODS_MAX: SignedDuration = SignedDuration::from_mins(1);
 /// Interval between two attempts to open a node.
 const RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
+/// First interval after which early nominations are repeated. It doubles each time.
+const REPEAT_INTERVAL_FIRST: SignedDuration = SignedDuration::from_secs(5);
+const REPEAT_INTERVAL_MAX: SignedDuration = SignedDuration::from_mins(5);
 
 /// State of the pods of a node that no pod should get now.
 const HELD: BatchPods = BatchPods { are_pending: false, are_missing: true, are_added: true };
@@ -69,6 +73,12 @@ pub(super) struct NodeOpening {
     refused: BTreeSet<Uid>,
     /// True while pods of waiting batches are being nominated.
     is_nominating: bool,
+    /// When an observation shows which early nominations kube-scheduler has cleared.
+    repeat_at: Option<Timestamp>,
+    /// How often early nominations were repeated since the last opening.
+    repeats: u32,
+    /// Pods whose nomination was cleared and is to be repeated.
+    cleared: BTreeSet<Uid>,
     /// Time of the next attempt after a failure.
     retry_at: Option<Timestamp>,
     /// Instances whose apply ended without a decision, until a plan counts their Ready nodes.
@@ -102,6 +112,34 @@ impl NodeOpening {
     /// Returns true while closed Ready nodes wait or are being opened.
     pub(super) fn has_closed_nodes(&self) -> bool {
         !self.waiting.is_empty() || !self.in_progress.is_empty()
+    }
+
+    /// Returns when pending pods need the next observation: kube-scheduler may have cleared early
+    /// nominations, or may be placing pods on opened nodes.
+    pub(super) fn next_observation(
+        &self,
+        observed: &Observed,
+        steers: bool,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let repeat_at = self.repeat_at.filter(|at| *at > now);
+        let is_placing = self.places_pods_until(steers).is_some_and(|until| now < until)
+            && observed.pods.iter().any(|pod| is_pending(pod));
+        let places_at = is_placing.then(|| later(now, BUSY_REFRESH));
+        [repeat_at, places_at].into_iter().flatten().min()
+    }
+
+    /// Begins to repeat nominations that the observation shows as cleared, if it is time.
+    fn repeat_if_due(&mut self, missing: BTreeSet<Uid>, world: &Observed) {
+        if !missing.is_empty() && self.repeat_at.is_some_and(|at| at <= world.taken_at) {
+            self.repeats = self.repeats.saturating_add(1);
+            self.repeat_at = Some(later(world.taken_at, self.repeat_interval()));
+            self.cleared = missing;
+        }
+    }
+
+    fn repeat_interval(&self) -> SignedDuration {
+        doubling_delay(REPEAT_INTERVAL_FIRST, self.repeats, REPEAT_INTERVAL_MAX)
     }
 
     /// Notes the number of pending pods, and the time if it fell.
@@ -162,6 +200,9 @@ struct Batch<'w> {
     joining: Vec<&'w Node>,
     /// True if further instances of the pools are starting.
     is_booting: bool,
+    /// True if one of them has no node yet. When a node is added, kube-scheduler tries all pending
+    /// pods, and clears nominations to closed nodes.
+    lacks_node: bool,
 }
 
 /// Nodes that open now, and the nominations before.
@@ -211,6 +252,7 @@ impl ControllerState {
         let mut still_waiting = BTreeMap::new();
         let mut due = DueNodes::default();
         let mut early = Vec::new();
+        let mut missing = BTreeSet::new();
         for node in held {
             let before = self.opening.waiting.get(&node.uid).copied();
             let waiting = WaitingNode::observed(before, HELD, now);
@@ -233,10 +275,14 @@ impl ControllerState {
                 due.nominations.extend(nominations);
                 due.nodes.extend(batch.ready.into_iter().cloned());
             } else {
-                early.extend(self.nominations.untried(nominations));
+                if !batch.lacks_node {
+                    missing.extend(nominations.iter().map(|one| one.pod.uid.clone()));
+                }
+                early.extend(nominations);
             }
         }
         if due.nodes.is_empty() {
+            self.opening.repeat_if_due(missing, &world);
             self.nominate_early(early, effects);
         } else {
             self.opening.in_progress.extend(due.nodes.iter().map(|node| node.uid.clone()));
@@ -306,8 +352,12 @@ impl ControllerState {
 
     /// Nominates pods while their nodes start, so that a batch that is due opens at once.
     fn nominate_early(&mut self, mut nominations: Vec<PodNomination>, effects: &mut Vec<Effect>) {
-        // They are tried once more when the nodes open.
-        nominations.retain(|nomination| !self.opening.refused.contains(&nomination.pod.uid));
+        let opening = &self.opening;
+        nominations.retain(|one| {
+            let is_new = opening.cleared.contains(&one.pod.uid) || self.nominations.is_untried(one);
+            // Refused ones are tried once more when the nodes open.
+            is_new && !opening.refused.contains(&one.pod.uid)
+        });
         if nominations.is_empty() || self.opening.is_nominating {
             return;
         }
@@ -318,9 +368,13 @@ impl ControllerState {
 
     pub(super) fn on_pods_nominated(&mut self, answers: Vec<NominationAnswer>) {
         self.opening.is_nominating = false;
+        let interval = self.opening.repeat_interval();
+        self.opening.repeat_at = Some(later(self.now, interval));
+        self.observation.reads.bring_forward_after(interval, self.now);
         let refused = answers.iter().filter(|(.., answer)| answer.is_err());
         self.opening.refused.extend(refused.map(|(pod, ..)| pod.clone()));
         for (pod, node, answer) in answers {
+            self.opening.cleared.remove(&pod);
             self.nominations.record_answer(pod, node, &answer, &mut self.counters);
         }
     }
@@ -382,6 +436,7 @@ impl ControllerState {
                 Some(node) if node.ready => batch.ready.push(node),
                 _ => batch.is_booting = true,
             }
+            batch.lacks_node |= node.is_none();
             batch.joining.extend(node.filter(|node| !node.ready));
         };
         for &node in closed {
@@ -402,6 +457,8 @@ impl ControllerState {
 
     pub(super) fn on_nodes_opened(&mut self, batch: OpenedBatch) {
         self.opening.refused.clear();
+        (self.opening.repeat_at, self.opening.repeats) = (None, 0);
+        self.opening.cleared.clear();
         for (pod, node, answer) in batch.nominations {
             self.nominations.record_answer(pod, node, &answer, &mut self.counters);
         }

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::change_group::ChangeGroup;
 use super::{GateContext, GroupBlock};
+use crate::controller::opening::PodsArriving;
 use crate::controller::planning::planned_demand;
 use crate::controller::reconcile::launched_rows;
 use crate::controller::status::BlockedReason;
@@ -20,7 +21,8 @@ pub(super) struct WorkloadsArriving {
 }
 
 /// Returns the workloads whose pods may still be placed on launched nodes, unless the plan has more
-/// pods than the launches. Pods that were added since have no node yet.
+/// pods than the launches. Pods that were added since have no node yet. If the plan launches nodes
+/// for every pending pod of the workloads, none of them waits for a launched node.
 pub(super) fn workloads_arriving(
     plan: &Plan,
     context: &GateContext<'_>,
@@ -32,7 +34,20 @@ pub(super) fn workloads_arriving(
         demand.get(*workload).is_none_or(|planned| planned <= *launched)
     });
     let workloads: BTreeSet<String> = workloads.map(|(workload, _)| workload.clone()).collect();
-    (!workloads.is_empty()).then_some(WorkloadsArriving { workloads, until: arriving.until })
+    let is_awaited = !workloads.is_empty() && !is_launched_for_all(plan, &workloads, arriving);
+    is_awaited.then_some(WorkloadsArriving { workloads, until: arriving.until })
+}
+
+/// Returns true if the plan places every pending pod of the workloads on nodes that it launches.
+fn is_launched_for_all(plan: &Plan, workloads: &BTreeSet<String>, arriving: &PodsArriving) -> bool {
+    let launched: BTreeSet<&Address> = launched_rows(plan).map(|row| &row.address).collect();
+    let rows = plan.capacity.explain.iter().filter(|row| launched.contains(&row.address));
+    let pods = rows.flat_map(|row| row.pods.iter());
+    let pods = pods.filter(|(workload, _)| workloads.contains(workload.as_str()));
+    let launched: u64 = pods.map(|(_, pods)| u64::from(*pods)).sum();
+    let pending = workloads.iter().filter_map(|workload| arriving.pending.get(workload));
+    let pending: u64 = pending.map(|pods| u64::from(*pods)).sum();
+    pending > 0 && pending <= launched
 }
 
 /// Returns the reason that blocks launches whose pods may still be placed on launched nodes.

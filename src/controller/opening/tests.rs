@@ -197,6 +197,58 @@ fn pods_are_nominated_once_and_again_after_a_clear() {
 }
 
 #[test]
+fn cleared_early_nominations_are_repeated_at_growing_intervals() {
+    let starting = |seconds, lacks_node: bool| {
+        let mut world = seen(seconds, &PENDING[..1]);
+        node(&mut world, "node-of-i-1").ready = false;
+        if lacks_node {
+            world.nodes.remove("node-of-i-2");
+        }
+        world
+    };
+    let accept = |harness: &mut ControllerHarness, seconds| {
+        let answer = vec![("uid-of-a".into(), "node-of-i-1".into(), Ok(()))];
+        assert_eq!(step(harness, seconds, Event::PodsNominated(answer)), []);
+    };
+    let nominated = || opened(&[("a", 1)], &[]);
+    for lacks_node in [false, true] {
+        let mut harness = leads(Mode::Full, Some(plan_for(2)));
+        assert_eq!(observe(&mut harness, 1, starting(1, lacks_node)), nominated());
+        accept(&mut harness, 2);
+        for (seconds, is_repeated) in [(6, false), (7, true), (16, false), (17, true), (36, false)]
+        {
+            let wakes_at = harness.state().wakes_at;
+            assert!(wakes_at.is_some_and(|wakes_at| wakes_at <= at(seconds)), "{seconds} s");
+            let expected = if is_repeated && !lacks_node { nominated() } else { vec![] };
+            let found = observe(&mut harness, seconds, starting(seconds, lacks_node));
+            assert_eq!(found, expected, "{seconds} s, {lacks_node}");
+            if !expected.is_empty() {
+                accept(&mut harness, seconds);
+            }
+        }
+    }
+}
+
+#[test]
+fn pods_that_stay_pending_after_an_opening_are_observed_soon() {
+    let next_read = |pods: &[(&str, Option<&str>)]| {
+        let mut harness = leads(Mode::Full, Some(plan_for(3)));
+        observe(&mut harness, 1, seen(1, &PENDING));
+        let nodes = [1, 2].map(|id| {
+            let (uid, name) = (format!("uid-of-i-{id}"), format!("node-of-i-{id}"));
+            (uid.as_str().into(), name.as_str().into(), Ok(()))
+        });
+        let batch = OpenedBatch { nominations: vec![], nodes: nodes.to_vec() };
+        step(&mut harness, 2, Event::NodesOpened(batch));
+        observe(&mut harness, 3, seen(3, pods));
+        harness.state().observation.reads.due
+    };
+    assert_eq!(next_read(&PENDING), at(8));
+    let bound = [("a", Some("node-of-i-1"))];
+    assert!(next_read(&bound) > at(8), "no pod is pending");
+}
+
+#[test]
 fn refused_early_nomination_is_repeated_when_the_nodes_open() {
     let starting = |seconds| {
         let mut world = seen(seconds, &PENDING[..1]);

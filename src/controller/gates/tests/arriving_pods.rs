@@ -26,7 +26,28 @@ fn launch_waits_while_launched_nodes_may_hold_all_its_pods() {
 /// Returns pods of a workload that may still be placed on launched nodes.
 fn pods_arriving(workload: &str, pods: u32, seconds: i64) -> PodsArriving {
     let until = now() + SignedDuration::from_secs(seconds);
-    PodsArriving { workloads: [(workload.to_owned(), pods)].into(), until }
+    let workloads = [(workload.to_owned(), pods)].into();
+    PodsArriving { workloads, pending: BTreeMap::new(), until }
+}
+
+#[test]
+fn launch_for_every_pending_pod_waits_for_none() {
+    let is_allowed = |pending: u32| {
+        let held = GateScenario::with(|g| {
+            let mut arriving = pods_arriving("web/Deployment/api", 36, 1);
+            arriving.pending = [("web/Deployment/api".to_owned(), pending)].into();
+            g.pods_arriving = Some(arriving);
+        });
+        held.allowed().contains(&"web 9".to_owned())
+    };
+    let plan = GateScenario::new().plan;
+    let launched: BTreeSet<&Address> = launched_rows(&plan).map(|row| &row.address).collect();
+    let rows = plan.capacity.explain.iter().filter(|row| launched.contains(&row.address));
+    let pods: u32 = rows.flat_map(|row| row.pods.values()).sum();
+    assert!(pods > 0);
+    assert!(is_allowed(pods));
+    assert!(!is_allowed(pods + 1), "one of them has a place on a launched node");
+    assert!(!is_allowed(0), "the pods are still to come");
 }
 
 #[test]
