@@ -51,12 +51,12 @@ fn make_forecast(settings: &ForecastSettings, console: &mut Console) -> Result<F
     let from = world::planning_time(&choice, *from, &observed, console);
     let to = to.or_else(|| from.checked_add(HORIZON).ok()).unwrap_or(Timestamp::MAX);
     if to <= from {
-        return Err(CliError::text(format!("the span from {from} to {to} is empty"))
-            .hint("let --to come after --from"));
+        return Err(CliError::text(format!("--to {to} is not after the start, {from}"))
+            .hint("choose a later --to, or an earlier --from"));
     }
     if to.duration_since(from) > HORIZON_MAX {
-        return Err(CliError::text(format!("the span from {from} to {to} is longer than 62 days"))
-            .hint("bring --to nearer to --from, or forecast in several parts"));
+        return Err(CliError::text(format!("the time from {from} to {to} is longer than 62 days"))
+            .hint("choose an earlier --to, or forecast in several parts"));
     }
     let fleet = &repository.fleet;
     let region = fleet.region_of(&observed);

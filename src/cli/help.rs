@@ -39,11 +39,33 @@ Examples:
   fleetwright apply p.json                          apply exactly that plan
   fleetwright explain web/api --plan p.json         why these pods are where they are
 
-Exit codes: 0 done, 1 error. `--help` of `plan` and `apply` lists their codes.";
+Exit codes: 0 done, 1 error. `--help` of a command lists its codes.";
 
-/// Exit codes of `plan`.
-const PLAN_EXITS: [Exit; 6] =
-    [Exit::Done, Exit::Failed, Exit::Changes, Exit::Denied, Exit::OtherCluster, Exit::Incomplete];
+/// Exit codes by command. Those of `apply` are [`apply_exits`]. The help of `run`, `doctor` and
+/// `preflight` has words of its own.
+const EXITS: [(&str, &[Exit]); 11] = [
+    (
+        "plan",
+        &[
+            Exit::Done,
+            Exit::Failed,
+            Exit::Changes,
+            Exit::Denied,
+            Exit::OtherCluster,
+            Exit::Incomplete,
+        ],
+    ),
+    ("show", &[Exit::Done, Exit::Failed, Exit::UnreadablePlan]),
+    ("diff", &[Exit::Done, Exit::Failed, Exit::Changes, Exit::UnreadablePlan]),
+    ("drift", &[Exit::Done, Exit::Failed, Exit::Changes, Exit::NotApproved, Exit::OtherCluster]),
+    ("approve", &[Exit::Done, Exit::Failed, Exit::UnreadablePlan]),
+    ("comment", &[Exit::Done, Exit::Failed, Exit::UnreadablePlan]),
+    ("explain", &[Exit::Done, Exit::Failed, Exit::UnreadablePlan, Exit::OtherCluster]),
+    ("forecast", &[Exit::Done, Exit::Failed, Exit::OtherCluster]),
+    ("observe", &[Exit::Done, Exit::Failed, Exit::NotApproved, Exit::OtherCluster]),
+    ("top", &[Exit::Done, Exit::Failed, Exit::OtherCluster, Exit::Interrupted]),
+    ("validate", &[Exit::Done, Exit::Failed]),
+];
 
 /// Returns the exit codes of `apply`: all but those that need `--detailed-exitcode`.
 fn apply_exits() -> Vec<Exit> {
@@ -55,11 +77,17 @@ fn apply_exits() -> Vec<Exit> {
 pub(super) fn command() -> Command {
     let command = CliArgs::command();
     let template = template(&command);
-    command
+    let mut command = command
         .help_template(template)
         .after_help(EXAMPLES)
-        .mut_subcommand("plan", |plan| with_exits(plan, &PLAN_EXITS))
-        .mut_subcommand("apply", |apply| with_exits(apply, &apply_exits()))
+        .mut_subcommand("apply", |apply| with_exits(apply, &apply_exits()));
+    for (name, exits) in EXITS {
+        // Some commands are absent from smaller builds.
+        if command.find_subcommand(name).is_some() {
+            command = command.mut_subcommand(name, |found| with_exits(found, exits));
+        }
+    }
+    command
 }
 
 /// Returns the template of the help of the program, with the commands in groups. Clap itself can
@@ -88,14 +116,18 @@ fn template(command: &Command) -> StyledStr {
 
 /// Adds exit codes to the help of a command: a table to `--help`, one line to `-h`.
 fn with_exits(command: Command, exits: &[Exit]) -> Command {
-    let mut table = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
-    table.push_str("\n\nExit codes:");
+    let short = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let long = command.get_after_long_help().map_or_else(|| short.clone(), ToString::to_string);
+    let below = |text: String| if text.is_empty() { text } else { text + "\n\n" };
+    let mut table = below(long);
+    table.push_str("Exit codes:");
     for exit in exits {
         let _ = write!(table, "\n  {:>3}  {}", exit.code(), exit.meaning());
     }
     let labels: Vec<String> =
         exits.iter().map(|exit| format!("{} {}", exit.code(), exit.label())).collect();
-    command.after_help(format!("Exit codes: {}", labels.join(", "))).after_long_help(table)
+    let line = format!("{}Exit codes: {}", below(short), labels.join(", "));
+    command.after_help(line).after_long_help(table)
 }
 
 #[cfg(test)]
@@ -121,6 +153,27 @@ mod tests {
             listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
         assert!(codes.contains(&"7") && codes.contains(&"10"), "{listed}");
         assert!(!codes.contains(&"2") && !codes.contains(&"12"), "{listed}");
+    }
+
+    #[test]
+    fn help_lists_the_exit_codes_of_the_command_reference() {
+        let page = include_str!("../../docs/src/reference/cli.md");
+        for (name, exits) in EXITS {
+            if command().find_subcommand(name).is_none() {
+                continue;
+            }
+            let codes: Vec<String> = exits.iter().map(|exit| exit.code().to_string()).collect();
+            let heading = format!("\n## {name}\n");
+            let (_, section) = page.split_once(&*heading).expect("a section of the command");
+            let stated = section.lines().find_map(|line| line.strip_prefix("Exit codes: "));
+            assert_eq!(stated, Some(&*format!("{}.", codes.join(", "))), "{name}");
+            for flag in ["-h", "--help"] {
+                let help = run_command(&[name, flag]).out;
+                assert_eq!(help.matches("Exit codes:").count(), 1, "{name} {flag}: {help}");
+            }
+        }
+        let help = run_command(&["forecast", "--help"]).out;
+        assert!(help.contains("Examples:\n") && help.contains("\n   10  "), "{help}");
     }
 
     #[test]

@@ -12,8 +12,9 @@ use super::error::CliError;
 pub(super) const CLUSTER_BUILD: &str = "the release binary, the container image and each build with default features have it: cargo install \
      --locked --git https://github.com/fleetwright/fleetwright";
 
-/// Options of Terraform and kubectl that do not exist here, with the way to the same end.
-const OPTIONS: [(&str, &str); 26] = [
+/// Options of Terraform and kubectl that no command or not every command has, with the way to the
+/// same end.
+const OPTIONS: [(&str, &str); 28] = [
     ("A", "every command covers all namespaces"),
     ("all-namespaces", "every command covers all namespaces"),
     ("backend-config", "no state is stored: leave it out"),
@@ -24,6 +25,7 @@ const OPTIONS: [(&str, &str); 26] = [
     ("f", "name the directory as the argument: fleetwright plan DIR"),
     ("filename", "name the directory as the argument: fleetwright plan DIR"),
     ("input", "questions are asked only on a terminal: leave it out"),
+    ("json", "write --format json"),
     ("kubeconfig", "set the variable KUBECONFIG"),
     ("lock", "`apply` always takes the lock: leave it out"),
     ("n", "a plan covers every namespace; for one workload: fleetwright explain NAMESPACE/NAME"),
@@ -48,15 +50,22 @@ const OPTIONS: [(&str, &str); 26] = [
         "watch",
         "for a page that is updated: fleetwright plan --serve; for the controller: fleetwright run",
     ),
+    ("wide", "`plan` and `show` have it: --format wide"),
     ("y", "to apply without a question: --auto-approve"),
 ];
 
 /// Commands of Terraform and kubectl, with the way to the same end.
-const COMMANDS: [(&str, &str); 26] = [
+const COMMANDS: [(&str, &str); 30] = [
+    (
+        "capacity",
+        "use `fleetwright catalog list --allocatable` for instance types, `fleetwright plan` for \
+         nodes",
+    ),
     ("check", "use `fleetwright validate` for the files, `fleetwright doctor` for this computer"),
     ("config", "settings are in fleetwright.yaml; `fleetwright init` writes one"),
     ("console", "use `fleetwright explain`"),
     ("controller", "use `fleetwright run`"),
+    ("cost", "use `fleetwright plan`; `fleetwright forecast` for the coming week"),
     ("delete", "remove workloads or NodePools from the files, then plan and apply"),
     ("describe", "use `fleetwright explain NAMESPACE/NAME`"),
     ("destroy", "remove workloads or NodePools from the files, then plan and apply"),
@@ -69,6 +78,8 @@ const COMMANDS: [(&str, &str); 26] = [
     ("login", "use the credentials of the AWS CLI, such as `aws sso login`"),
     ("logs", "the controller logs to stderr: kubectl logs"),
     ("output", "use `fleetwright show PLAN -o json`"),
+    ("price", "use `fleetwright catalog list` for instance types, `fleetwright plan` for nodes"),
+    ("prices", "use `fleetwright catalog list` for instance types, `fleetwright plan` for nodes"),
     ("providers", "use `fleetwright version` for the features of this build"),
     ("refresh", "every plan observes the cluster anew; `fleetwright drift` shows the differences"),
     ("rollback", "revert the commit in Git, then plan and apply"),
@@ -221,6 +232,8 @@ mod tests {
         for (typed, hint) in [
             (&["destroy"][..], "remove workloads or NodePools from the files"),
             (&["state", "list"], "no state is stored"),
+            (&["price"], "fleetwright catalog list"),
+            (&["drift", "--json"], "write --format json"),
             (&["plan", "--watch"], "fleetwright plan --serve"),
             (&["plan", "-n", "shop"], "fleetwright explain NAMESPACE/NAME"),
             (&["plan", "-o", "p.json"], "to write a file: --out p.json"),

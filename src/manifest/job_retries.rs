@@ -6,22 +6,65 @@
 //! Source: Kubernetes, `pkg/controller/job/pod_failure_policy.go` (the first rule that matches
 //! applies) and `pkg/apis/batch/v1/defaults.go`.
 
+use super::decode::{FieldMap, shorten};
 use super::yaml::{YamlNode, YamlValue};
+use crate::model::desired::Severity;
 use crate::model::ids::WorkloadKind;
 use crate::model::job::{DEFAULT_BACKOFF_LIMIT, JobRetries, OnEviction};
 
 /// `backoffLimit` of a Job that states only `backoffLimitPerIndex`.
 const UNLIMITED: u32 = i32::MAX.unsigned_abs();
 
+/// The limits of a specification.
+const LIMITS: [&str; 2] = [LIMIT, LIMIT_PER_INDEX];
+const LIMIT: &str = "backoffLimit";
+const LIMIT_PER_INDEX: &str = "backoffLimitPerIndex";
+
 /// Exit codes of a container that ends by SIGKILL and by SIGTERM, as at an eviction.
 const EVICTED_EXIT_CODES: [&str; 2] = ["137", "143"];
 
 /// Returns the failed pods that the Jobs of a workload survive; `None` if it makes no Jobs.
 pub(super) fn read(kind: WorkloadKind, root: &YamlNode<'_>) -> Option<JobRetries> {
-    let path: &[&str] = match kind {
-        WorkloadKind::Job => &["spec"],
-        WorkloadKind::CronJob => &["spec", "jobTemplate", "spec"],
-        WorkloadKind::ScaledJob => &["spec", "jobTargetRef"],
+    let spec = spec_path(kind)?.iter().try_fold(root, |node, key| node.get(key))?;
+    let failures = |key: &str| stated(spec, key).map(|value| limit(value).unwrap_or(0));
+    let per_index = failures(LIMIT_PER_INDEX);
+    let default = if per_index.is_some() { UNLIMITED } else { DEFAULT_BACKOFF_LIMIT };
+    Some(JobRetries {
+        backoff_limit: failures(LIMIT).unwrap_or(default),
+        per_index,
+        on_eviction: on_eviction(spec),
+    })
+}
+
+/// As [`read`], with a warning for each unreadable limit.
+pub(super) fn read_declared(kind: WorkloadKind, root: &FieldMap<'_>) -> Option<JobRetries> {
+    let path = spec_path(kind)?;
+    let spec = path.iter().try_fold(root.field.node, |node, key| node.get(key))?;
+    for key in LIMITS {
+        let Some(value) = stated(spec, key).filter(|value| limit(value).is_none()) else {
+            continue;
+        };
+        let found = match value.text() {
+            Some(text) => format!("`{}`", shorten(text)),
+            None => value.noun().to_owned(),
+        };
+        let path = path.join(".");
+        root.field.scope.report_problem(
+            Severity::Warning,
+            value.line,
+            format!("`{path}.{key}` is {found}, not a whole number from 0, and counts as 0"),
+            Some("write a whole number, such as 6".to_owned()),
+        );
+    }
+    read(kind, root.field.node)
+}
+
+/// Returns the keys that lead to the specification of a Job; `None` if the workload makes no Jobs.
+fn spec_path(kind: WorkloadKind) -> Option<&'static [&'static str]> {
+    match kind {
+        WorkloadKind::Job => Some(&["spec"]),
+        WorkloadKind::CronJob => Some(&["spec", "jobTemplate", "spec"]),
+        WorkloadKind::ScaledJob => Some(&["spec", "jobTargetRef"]),
         WorkloadKind::Deployment
         | WorkloadKind::StatefulSet
         | WorkloadKind::DaemonSet
@@ -29,20 +72,18 @@ pub(super) fn read(kind: WorkloadKind, root: &YamlNode<'_>) -> Option<JobRetries
         | WorkloadKind::ReplicationController
         | WorkloadKind::Pod
         | WorkloadKind::Rollout
-        | WorkloadKind::CapacityBuffer => return None,
-    };
-    let spec = path.iter().try_fold(root, |node, key| node.get(key))?;
-    let limit = |key: &str| {
-        let value = spec.get(key).filter(|value| !value.is_null())?;
-        Some(value.text().and_then(|text| text.parse::<u32>().ok()).unwrap_or(0))
-    };
-    let per_index = limit("backoffLimitPerIndex");
-    let default = if per_index.is_some() { UNLIMITED } else { DEFAULT_BACKOFF_LIMIT };
-    Some(JobRetries {
-        backoff_limit: limit("backoffLimit").unwrap_or(default),
-        per_index,
-        on_eviction: on_eviction(spec),
-    })
+        | WorkloadKind::CapacityBuffer => None,
+    }
+}
+
+/// Returns a value that is neither absent nor null.
+fn stated<'n, 't>(spec: &'n YamlNode<'t>, key: &str) -> Option<&'n YamlNode<'t>> {
+    spec.get(key).filter(|value| !value.is_null())
+}
+
+/// Returns a limit; `None` if it is unreadable.
+fn limit(value: &YamlNode<'_>) -> Option<u32> {
+    value.text()?.parse().ok()
 }
 
 /// Returns what the first rule that may match an evicted pod does.

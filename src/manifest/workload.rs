@@ -119,7 +119,7 @@ pub(super) fn read(
         first_ordinal,
         max_surge,
         queue,
-        retries: job_retries::read(kind, root.field.node),
+        retries: job_retries::read_declared(kind, root),
         ..Workload::new(id.clone(), meta.origin, scale, Arc::new(template))
     };
     into.insert(named, |all| &mut all.desired.workloads, id, workload, has_same_pods);

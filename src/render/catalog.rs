@@ -263,7 +263,7 @@ const STEP_COLUMNS: [TableColumn; 4] = [
 const OFFERING_COLUMNS: [TableColumn; 4] = [
     TableColumn::left("zone", 24),
     TableColumn::left("zone id", 24),
-    TableColumn::left("capacity", 12),
+    TableColumn::left("capacity type", 16),
     TableColumn::last("$/h"),
 ];
 
@@ -478,11 +478,11 @@ mod tests {
                               ephemeral-storage    17Gi  capacity 20Gi − kube-reserved 1Gi − eviction threshold 2Gi (the above)
                               pods                   58  capacity 58 (the above)
 
-          zone     zone id        capacity   $/h
-          test-1a  id-of-test-1a  on-demand  $0.0960/h
-          test-1a  id-of-test-1a  spot       $0.0310/h
-          test-1b  id-of-test-1b  on-demand  $0.0960/h
-          test-1b  id-of-test-1b  spot       $0.0310/h
+          zone     zone id        capacity type  $/h
+          test-1a  id-of-test-1a  on-demand      $0.0960/h
+          test-1a  id-of-test-1a  spot           $0.0310/h
+          test-1b  id-of-test-1b  on-demand      $0.0960/h
+          test-1b  id-of-test-1b  spot           $0.0310/h
 
           karpenter.k8s.aws/instance-capability-flex=false
           karpenter.k8s.aws/instance-category=a

@@ -97,7 +97,7 @@ fn reasons(row: &PlanRow<'_>) -> Vec<String> {
     let second = retire_reason.as_ref().filter(|_| !is_in_launch_reason).map(retire);
     let is_kept = matches!(first, Reason::Keep { .. });
     let due = drift.as_ref().filter(|_| is_kept);
-    let due = due.map(|due| format!("a change of it is due: {}", retire(due)));
+    let due = due.map(|due| format!("a change is due: {}", retire(due)));
     std::iter::once(row_reason(row)).chain(second).chain(due).collect()
 }
 
@@ -328,11 +328,11 @@ fn notes(page: &mut TextPage, plan: &Plan, explain: &ExplainRow) {
         note("relaxed", Some(format!("{remain} of {demanded} distinct values of {key}")));
     }
     for rejected in rejected {
-        note("not taken", Some(rejection(rejected)));
+        note("rejected", Some(rejection(rejected)));
     }
     let conditions = plan.capacity.base.preconditions.iter();
     for precondition in conditions.filter(|precondition| &precondition.address == address) {
-        note("only if", Some(condition(&precondition.condition)));
+        note("condition", Some(condition(&precondition.condition)));
     }
 }
 

@@ -124,7 +124,7 @@ fn write_overlays(page: &mut TextPage, found: &Difference, overlays: &OverlayDif
 }
 
 /// Title of differences with an unknown cause. The cluster does not reveal it.
-const DIFFERENT: &str = "Different from the repository: by a commit that is not applied yet, pending pods, or a scaling by hand";
+const DIFFERENT: &str = "Different from the repository: perhaps a commit that is not applied yet, pending pods, or scaling by hand";
 
 /// Returns the changes made outside Git, in the words of Terraform.
 pub fn drift_text(report: &Plan, style: &TextStyle) -> String {

@@ -314,7 +314,7 @@ impl<'a> PodExplanation<'a> {
             self.write_elsewhere(page);
             for (text, addresses) in not_taken(&nodes) {
                 let of = list(&addresses, NODES_NAMED_MAX);
-                page.text(format!("     not taken for {of}: {text}"));
+                page.text(format!("     rejected for {of}: {text}"));
             }
         }
         if let Some(row) = self.unschedulable {
@@ -407,7 +407,7 @@ const NODE_COLUMNS: [TableColumn; 7] = [
     TableColumn::right("stay"),
     TableColumn::left("type", 20),
     TableColumn::left("zone", 20),
-    TableColumn::left("why the node", 0),
+    TableColumn::last("why"),
 ];
 
 fn node_cells(row: &PlanRow<'_>, pods: u32, key: &str) -> Vec<StyledText> {

@@ -30,7 +30,7 @@ const COLUMNS: [TableColumn; 7] = [
     TableColumn::right("nodes"),
     TableColumn::left("types", 28),
     TableColumn::right("price"),
-    TableColumn::last("because"),
+    TableColumn::last("why"),
 ];
 
 /// Returns the forecast as text.
@@ -43,13 +43,14 @@ pub fn forecast_text(forecast: &Forecast, style: &TextStyle) -> String {
         vec![
             StyledText::new(&format!("Cluster {cluster}"), Tone::Strong),
             plain(format!("from {from} to {to} ({})", span(to.duration_since(*from)))),
-            plain(format!("capacity is ready {} before it is needed", span(lead))),
+            plain(format!("nodes are launched {} before they are needed", span(lead))),
         ],
     );
     page.gap();
     let most = phases.iter().map(|phase| phase.nodes).max().unwrap_or(0);
     let least = phases.iter().map(|phase| phase.nodes).min().unwrap_or(0);
-    page.text(format!("  nodes {}  {least} to {most}", line(forecast, most)));
+    let range = if least == most { most.to_string() } else { format!("{least} to {most}") };
+    page.text(format!("  nodes {}  {range}", line(forecast, most)));
     page.gap();
     let (rows, covered) = folded_rows(phases);
     page.table(&COLUMNS, &rows);
@@ -60,14 +61,12 @@ pub fn forecast_text(forecast: &Forecast, style: &TextStyle) -> String {
     write_limitations(&mut page, forecast);
     page.gap();
     let phases = count(u32::try_from(phases.len()).unwrap_or(u32::MAX), "phase");
+    let noun = if range == "1" { "node" } else { "nodes" };
     let until = match forecast.phases.last().filter(|_| forecast.is_cut) {
         Some(end) => format!("until {}; later phases are not known", end.to),
-        None => "in all".to_owned(),
+        None => "in total".to_owned(),
     };
-    page.text(format!(
-        "Forecast: {phases}, {least} to {most} nodes, {} {until}.",
-        dollars(*total, 2)
-    ));
+    page.text(format!("Forecast: {phases}, {range} {noun}, {} {until}.", dollars(*total, 2)));
     page.finish()
 }
 
@@ -191,7 +190,7 @@ fn write_limitations(page: &mut TextPage, forecast: &Forecast) {
     }
     if !unresolved.is_empty() {
         warn(format!(
-            "The size is not known, and the total excludes it: {}",
+            "Not in the total, because the size is not known: {}",
             list(unresolved, LISTED_MAX)
         ));
     }
@@ -203,7 +202,7 @@ fn write_limitations(page: &mut TextPage, forecast: &Forecast) {
         return;
     }
     page.gap();
-    page.title("Windows of disruption budgets and of applies:");
+    page.title("Windows of disruption budgets, and windows for applies:");
     for ForecastEvent { at, object, origin: _, what } in events.iter().take(EVENTS_SHOWN) {
         page.text(format!("  {at}  {object}: {what}"));
     }
@@ -291,6 +290,6 @@ mod tests {
         let end = "$6.00 until 2026-11-01T06:00:00Z; later phases are not known.\n";
         assert!(text.ends_with(end), "{text}");
         (forecast.is_cut, forecast.to) = (false, cut);
-        assert!(forecast_text(&forecast, &TextStyle::default()).ends_with("$6.00 in all.\n"));
+        assert!(forecast_text(&forecast, &TextStyle::default()).ends_with("$6.00 in total.\n"));
     }
 }

@@ -167,10 +167,13 @@ fn money(plan: &Plan) -> Vec<StyledText> {
 fn consolidation_potential(potential: &ConsolidationPotential) -> Vec<StyledText> {
     let ConsolidationPotential { saves_hourly, needed_hourly, moves, nodes } = potential;
     vec![
-        plain(format!("consolidation potential {}", hourly(*saves_hourly))),
-        plain(format!("minimum {}", hourly(*needed_hourly))),
-        plain(format!("replaces {}", amount::count(*nodes, "node"))),
-        plain(format!("moves {}", amount::count(*moves, "pod"))),
+        plain(format!(
+            "consolidation potential {}, below the minimum of {}",
+            hourly(*saves_hourly),
+            hourly(*needed_hourly)
+        )),
+        plain(format!("would replace {}", amount::count(*nodes, "node"))),
+        plain(format!("would move {}", amount::count(*moves, "pod"))),
     ]
 }
 
@@ -215,7 +218,7 @@ fn failure_domain_cost(plan: &Plan) -> Option<StyledText> {
     if plan.summary.nodes.after == 0 {
         return None;
     }
-    Some(plain(format!("{} of it for failure domains", hourly(failure_domains.hourly))))
+    Some(plain(format!("includes {} for failure domain limits", hourly(failure_domains.hourly))))
 }
 
 /// Returns the price of a steered plan with and without nominations.
@@ -224,7 +227,7 @@ pub(super) fn steering_text(plan: &Plan, without: &Unsteered) -> String {
     let steered = plan.capacity.cost.hourly_after;
     if *pending == 0 {
         return format!(
-            "Steered, at {}. Without nominations every simulated order schedules each pod too.",
+            "Steered, at {}. Without nominations, every simulated order schedules all pods as well.",
             hourly(steered)
         );
     }
@@ -251,15 +254,15 @@ const TYPES_SHOWN: usize = 3;
 /// Returns the further nodes that an approval of the plan covers.
 pub(super) fn contingency_text(contingency: &Contingency) -> String {
     let Contingency { nodes, hourly: price, pods: _, pools } = contingency;
-    let noun = if *nodes == 1 { "node" } else { "nodes" };
+    let (noun, them) = if *nodes == 1 { ("node", "this node") } else { ("nodes", "these nodes") };
     let of_pool = |of: &PoolContingency| {
         let types: Vec<String> = of.instance_types.iter().map(ToString::to_string).collect();
-        let types = format!("{} or cheaper", list(&types, TYPES_SHOWN));
+        let types = format!("{} or a cheaper type", list(&types, TYPES_SHOWN));
         if pools.len() == 1 { types } else { format!("{} in pool {}: {types}", of.nodes, of.pool) }
     };
     let pools: Vec<String> = pools.iter().map(of_pool).collect();
     format!(
-        "Contingency: at most {nodes} further {noun} ({}), at most {}, for pods that stay pending. Approving the plan approves it.",
+        "Contingency: at most {nodes} further {noun} ({}), at most {}, for pods that stay pending. Approving the plan also approves {them}.",
         pools.join("; "),
         hourly(*price)
     )

@@ -138,10 +138,10 @@ pub fn forecast(forecast: &Forecast) -> String {
         more => format!("<p class=\"dim\">and {more} more phases</p>\n"),
     };
     format!(
-        "<h2 id=\"forecast\">Forecast</h2>\n{}<details><summary>{} until {}, {} in all</summary>\
+        "<h2 id=\"forecast\">Forecast</h2>\n{}<details><summary>{} until {}, {} in total</summary>\
          <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"phases\"><table><thead><tr>\
          <th scope=\"col\">from</th><th scope=\"col\" class=\"n\">pods</th><th scope=\"col\" class=\"n\">nodes</th>\
-         <th scope=\"col\" class=\"n\">price</th><th scope=\"col\">because</th></tr></thead><tbody>\n{rows}\
+         <th scope=\"col\" class=\"n\">price</th><th scope=\"col\">why</th></tr></thead><tbody>\n{rows}\
          </tbody></table></div>\n{more}</details>\n",
         step_chart("forecast price per hour", &points, &[], end),
         amount::count(u32::try_from(forecast.phases.len()).unwrap_or(u32::MAX), "phase"),

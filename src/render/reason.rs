@@ -305,7 +305,7 @@ fn block(reason: &BlockReason) -> String {
         BlockReason::GroupMinimum { minimum } => {
             format!("its group has at least {}", count(*minimum, "node"))
         }
-        BlockReason::GroupObserved { why } => format!("its group is only observed: {why}"),
+        BlockReason::GroupObserved { why } => format!("its group is observe-only: {why}"),
         BlockReason::InTurn => {
             "another node of its pool, which has a fixed number, is replaced first".to_owned()
         }
@@ -376,10 +376,13 @@ pub(super) fn condition(condition: &Condition) -> String {
             format!("instance {instance_id} exists")
         }
         Condition::GroupIs { group, desired } => {
-            format!("group {group} is to have {}", count(*desired, "member"))
+            format!("group {group} has a desired size of {desired}")
         }
         Condition::KeyUnused { pool, key } => {
             format!("no instance of pool {pool} has key {key}")
+        }
+        Condition::ReplicasAtMost { workload, replicas: 0 } => {
+            format!("{workload} runs no replicas")
         }
         Condition::ReplicasAtMost { workload, replicas } => {
             format!("{workload} runs at most {}", count(*replicas, "replica"))

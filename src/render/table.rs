@@ -19,13 +19,13 @@ const COLUMNS: [TableColumn; 8] = [
     TableColumn::left("node", 64),
     TableColumn::left("type", 28),
     TableColumn::left("zone", 26),
-    TableColumn::left("capacity", 24),
+    TableColumn::left("capacity type", 24),
     TableColumn::right("pods"),
     TableColumn::right("$/h"),
     TableColumn::last("why"),
 ];
 
-/// Columns between capacity and pods that only the wide table has.
+/// Columns between capacity type and pods that only the wide table has.
 const MORE_COLUMNS: [TableColumn; 5] = [
     TableColumn::left("name", 64),
     TableColumn::left("instance", 24),

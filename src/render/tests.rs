@@ -31,16 +31,16 @@ fn concise_view_is_header_and_table() {
 
     Symbols:   - terminate   +/- launch, then terminate   ~ update in place   + launch   ! blocked, stays
 
-           node                     type                   zone        capacity   pods               $/h  why
-      -    ec2_instance.batch["0"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods move to other nodes: saves $0.0070/h, moves 5 pods, pays back in 2 h
-      -    ec2_instance.batch["1"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods move to other nodes; its saving is part of ec2_instance.batch["0"]
-      -    ec2_instance.web["2"]    m5.large               eu-west-1a  on-demand     0            0.1070  no pods left but those of DaemonSets: saves $0.1070/h
-      +/-  ec2_instance.web["1"]    m5.xlarge -> m5.large  eu-west-1a  on-demand     4  0.2140 -> 0.1070  takes the pods of more expensive nodes: saves $0.1070/h, moves 4 pods
-      ~    ec2_instance.web["4"]    m5.large               eu-west-1a  on-demand     6            0.1070  needed by 6 pods; no cheaper replacement was found
-      +    ec2_instance.batch["2"]  c5.xlarge              eu-west-1a  on-demand     5            0.2070  takes the pods of more expensive nodes; its saving is part of ec2_instance.batch["0"]
-      +    ec2_instance.web["9"]    m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
-      +    ec2_instance.web["10"]   m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
-      !    ec2_instance.web["3"]    m5.large               eu-west-1a  on-demand     1            0.1070  annotated karpenter.sh/do-not-disrupt
+           node                     type                   zone        capacity type  pods               $/h  why
+      -    ec2_instance.batch["0"]  m5.large               eu-west-1a  on-demand         0            0.1070  its pods move to other nodes: saves $0.0070/h, moves 5 pods, pays back in 2 h
+      -    ec2_instance.batch["1"]  m5.large               eu-west-1a  on-demand         0            0.1070  its pods move to other nodes; its saving is part of ec2_instance.batch["0"]
+      -    ec2_instance.web["2"]    m5.large               eu-west-1a  on-demand         0            0.1070  no pods left but those of DaemonSets: saves $0.1070/h
+      +/-  ec2_instance.web["1"]    m5.xlarge -> m5.large  eu-west-1a  on-demand         4  0.2140 -> 0.1070  takes the pods of more expensive nodes: saves $0.1070/h, moves 4 pods
+      ~    ec2_instance.web["4"]    m5.large               eu-west-1a  on-demand         6            0.1070  needed by 6 pods; no cheaper replacement was found
+      +    ec2_instance.batch["2"]  c5.xlarge              eu-west-1a  on-demand         5            0.2070  takes the pods of more expensive nodes; its saving is part of ec2_instance.batch["0"]
+      +    ec2_instance.web["9"]    m5.large               eu-west-1a  on-demand         6            0.1070  6 pods have no room: web/Deployment/api x6
+      +    ec2_instance.web["10"]   m5.large               eu-west-1a  on-demand         6            0.1070  6 pods have no room: web/Deployment/api x6
+      !    ec2_instance.web["3"]    m5.large               eu-west-1a  on-demand         1            0.1070  annotated karpenter.sh/do-not-disrupt
       =  2 nodes unchanged (listed with -v)
 
     Not shown here: 1 warning, 1 unschedulable workload, 1 unresolved source.
@@ -62,7 +62,7 @@ fn wide_table_has_names_sizes_and_ages() {
     let wide = text(&plan, &TextStyle { verbosity: Verbosity::Concise, ..style });
     let (head, rows) = wide.split_once("  why\n").expect("a table");
     let titles = head.lines().last().expect("a head").split_whitespace().collect::<Vec<_>>();
-    let more = ["capacity", "name", "instance", "vCPU", "GiB", "age", "pods", "$/h"];
+    let more = ["capacity", "type", "name", "instance", "vCPU", "GiB", "age", "pods", "$/h"];
     assert!(titles.ends_with(&more), "{titles:?}");
     let row = rows.lines().find(|line| line.contains("web[\"3\"]")).expect("a row");
     assert!(row.contains(" i-") && row.contains(" 5h "), "{row}");
@@ -143,9 +143,9 @@ fn fleet_without_nodes_has_no_cost_of_failure_domains() {
     let mut plan = nothing();
     let report = FailureDomainReport { hourly: MicroUsd(0), beyond: Vec::new() };
     plan.capacity.placement.failure_domains = Some(report);
-    assert!(!view(&plan, Verbosity::Full).contains("for failure domains"));
+    assert!(!view(&plan, Verbosity::Full).contains("for failure domain limits"));
     plan.summary.nodes.after = 1;
-    assert!(view(&plan, Verbosity::Full).contains("$0.0000/h of it for failure domains"));
+    assert!(view(&plan, Verbosity::Full).contains("includes $0.0000/h for failure domain limits"));
 }
 
 #[test]

@@ -17,7 +17,14 @@ Examples:
   fleetwright run --world sim:world --mode full --speed 10
                                                          reconcile ten times as fast
   fleetwright run https://example.com/fleet.git --ref main --world live --listen 0.0.0.0:8080
-                                                         in a cluster, as the chart runs it")]
+                                                         in a cluster, as the chart runs it
+
+Exit codes:
+  0 ended by a signal · 1 error · 4 the lease is held · 5 the world cannot change
+With --once:
+  0 nothing is left, or the mode allows no changes · 1 error
+  5 an approval or a confirmation is missing · 6 a policy denies the plan
+  7 changes are left · 8 changes wait for a window")]
 pub(in crate::cli) struct RunArgs {
     /// Directory, Git work tree or URL with the workloads and pools
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]

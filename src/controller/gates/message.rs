@@ -22,13 +22,14 @@ fn suspension_message(reason: &str, until: Option<Timestamp>) -> String {
 fn mode_message(mode: Mode) -> &'static str {
     match mode {
         Mode::Observe => {
-            "mode observe only plans; to allow this, set spec.controller.mode to additive or full"
+            "in mode observe, the controller plans and changes nothing; to allow this change, set \
+             spec.controller.mode to additive or full"
         }
         Mode::Additive => {
-            "mode additive removes interrupted nodes only; to allow this, set spec.controller.mode to \
-             full"
+            "in mode additive, the controller removes only interrupted nodes; to allow this change, \
+             set spec.controller.mode to full"
         }
-        Mode::Full => "mode full allows no such change",
+        Mode::Full => "mode full does not allow this change",
     }
 }
 

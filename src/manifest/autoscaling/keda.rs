@@ -385,7 +385,7 @@ pub(in super::super) fn scaled_job(meta: ObjectMeta, root: &FieldMap<'_>, into: 
     let pods = job.pods();
     let scale = Scale::ScaledJob(JobScaling { pods, min, max, strategy, is_paused });
     let (origin, template) = (meta.origin, Arc::new(job.template));
-    let retries = job_retries::read(kind, root.field.node);
+    let retries = job_retries::read_declared(kind, root);
     let workload = Workload { retries, ..Workload::new(id.clone(), origin, scale, template) };
     let same = |a: &Workload, b: &Workload| a.scale == b.scale && a.template == b.template;
     into.insert(named, |all| &mut all.desired.workloads, id, workload, same);

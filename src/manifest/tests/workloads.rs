@@ -110,6 +110,28 @@ fn api_server_rejections_are_errors() {
 }
 
 #[test]
+fn unreadable_limit_of_failed_pods_is_a_warning() {
+    for (value, found) in [("lots", "`lots`"), ("-1", "`-1`"), ("[6]", "a list")] {
+        let job = format!(
+            "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: x}}\nspec:\n  \
+             backoffLimit: {value}\n  {TEMPLATE}\n"
+        );
+        let expected = format!(
+            "warning a.yaml:5: Job default/x: `spec.backoffLimit` is {found}, not a whole number \
+             from 0, and counts as 0; write a whole number, such as 6"
+        );
+        assert_eq!(problem(&job), expected);
+    }
+    let cron = format!(
+        "apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: x}}\nspec:\n  \
+         schedule: \"0 0 * * *\"\n  \
+         jobTemplate: {{spec: {{backoffLimitPerIndex: some, {TEMPLATE}}}}}\n"
+    );
+    let expected = "`spec.jobTemplate.spec.backoffLimitPerIndex` is `some`, not a whole number";
+    assert!(problem(&cron).contains(expected), "{}", problem(&cron));
+}
+
+#[test]
 fn a_misspelled_field_is_an_error_and_an_unknown_one_a_warning() {
     for (spec, template, expected) in [
         (

@@ -104,7 +104,7 @@ const ROW_COLUMNS: [TableColumn; 6] = [
     TableColumn::right("pods"),
     TableColumn::left("type", 20),
     TableColumn::left("zone", 20),
-    TableColumn::left("why the node", 0),
+    TableColumn::last("why"),
 ];
 
 impl<'a> PoolExplanation<'a> {
@@ -190,11 +190,11 @@ impl<'a> PoolExplanation<'a> {
             page.table(&ROW_COLUMNS, &cells);
         }
         for text in self.not_taken() {
-            page.text(format!("     not taken {text}"));
+            page.text(format!("     rejected: {text}"));
         }
         if !self.unschedulable.is_empty() {
             page.gap();
-            page.text("Pods that none of its nodes hold:");
+            page.text("Unschedulable pods that this pool cannot hold:");
             for row in &self.unschedulable {
                 write_unschedulable(page, self.plan, &[row]);
             }

@@ -140,7 +140,7 @@ fn changes_table(name: &str, body: &str) -> String {
     format!(
         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{name}\"><table class=\"changes\">\n<thead><tr>\
          <th scope=\"col\">change</th><th scope=\"col\">node</th><th scope=\"col\">type</th><th scope=\"col\">zone</th>\
-         <th scope=\"col\">capacity</th><th scope=\"col\" class=\"n\">pods</th><th scope=\"col\" class=\"n\">$/h</th>\
+         <th scope=\"col\">capacity type</th><th scope=\"col\" class=\"n\">pods</th><th scope=\"col\" class=\"n\">$/h</th>\
          <th scope=\"col\">reason</th></tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
     )
 }

@@ -171,8 +171,9 @@ fn page_has_the_limitations_of_the_plan() {
     plan.capacity.placement.failure_domains =
         Some(FailureDomainReport { hourly, beyond: vec![exceeded] });
     let page = html(&plan);
-    let further = "Contingency: at most 2 further nodes (c6a.large, m6a.large or cheaper), at most \
-                   $0.1000/h, for pods that stay pending. Approving the plan approves it.";
+    let further = "Contingency: at most 2 further nodes (c6a.large, m6a.large or a cheaper type), \
+                   at most $0.1000/h, for pods that stay pending. Approving the plan also \
+                   approves these nodes.";
     let steered = "Steered, at $0.0000/h: the plan relies on nominated nodes. If \
                    kube-scheduler ignored them, up to 2 pods would stay pending, and 1 more node \
                    for $0.1000/h would hold them.";

@@ -49,7 +49,7 @@ pub(super) fn table(rows: &[&PlanRow<'_>], room: usize) -> String {
 
 /// Returns a table with a line for each row; empty if it is much longer than `room`.
 fn one_by_one(rows: &[&PlanRow<'_>], room: usize) -> String {
-    let mut text = "| | node | type | zone | capacity | pods | $/h | why |\n".to_owned();
+    let mut text = "| | node | type | zone | capacity type | pods | $/h | why |\n".to_owned();
     text.push_str("|---|---|---|---|---|--:|--:|---|\n");
     for row in rows {
         let _ = writeln!(

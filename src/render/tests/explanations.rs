@@ -50,14 +50,14 @@ fn workload_explanation_has_counts_and_nodes() {
       floor 2, live 36, ceiling 40
       each needs cpu 250m, memory 512Mi
 
-           node                    pods  stay  type      zone        why the node
+           node                    pods  stay  type      zone        why
       +/-  ec2_instance.web["1"]      4     0  m5.large  eu-west-1a  takes the pods of more expensive nodes: saves $0.1070/h, moves 4 pods
       ~    ec2_instance.web["4"]      6     0  m5.large  eu-west-1a  needed by 6 pods; no cheaper replacement was found
       +    ec2_instance.web["9"]      6     0  m5.large  eu-west-1a  6 pods have no room: web/Deployment/api x6
       +    ec2_instance.web["10"]     6     0  m5.large  eu-west-1a  6 pods have no room: web/Deployment/api x6
       !    ec2_instance.web["3"]      1     0  m5.large  eu-west-1a  annotated karpenter.sh/do-not-disrupt
       =    ec2_instance.web["0"]     13     0  m5.large  eu-west-1a  needed by 18 pods; no cheaper replacement was found
-         not taken for ec2_instance.web["9"], ec2_instance.web["10"]: 14 more expensive (next is m5a.xlarge at $0.1920/h)
+         rejected for ec2_instance.web["9"], ec2_instance.web["10"]: 14 more expensive (next is m5a.xlarge at $0.1920/h)
     "#);
     insta::assert_snapshot!(explained("ml/Deployment/train"), @r"
     ml/Deployment/train  clusters/prod/apps.yaml:3
@@ -105,7 +105,7 @@ fn node_explanation_accepts_address_name_and_instance() {
           price     $0.2140/h -> $0.1070/h
           pods      web/Deployment/api x4
           daemons   cpu 150m, memory 200Mi
-          only if   instance i-web1 exists, and its node has UID uid-1
+          condition instance i-web1 exists, and its node has UID uid-1
           wave 1 of 2: launch, and wait until Ready
           wave 2 of 2: cordon, drain, terminate
     "#);

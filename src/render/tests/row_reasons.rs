@@ -96,7 +96,7 @@ fn explanation_of_a_blocked_node_states_the_due_change() {
     let change = "label node.kubernetes.io/instance-type: m5.large, declared: In m6a.large";
     for expected in [
         "# (annotated karpenter.sh/do-not-disrupt)",
-        &format!("# (a change of it is due: drifted: {change})"),
+        &format!("# (a change is due: drifted: {change})"),
         &format!("differs   {change}"),
     ] {
         assert!(text.contains(expected), "{expected}: {text}");

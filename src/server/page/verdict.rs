@@ -164,10 +164,10 @@ fn blocked(current: &PublishedPlan) -> Option<PageVerdict> {
     let all: usize = gates.values().sum();
     let more = match all - most {
         0 => String::new(),
-        more => format!(", {more} more by other gates"),
+        more => format!(", {more} more for other reasons"),
     };
     let noun = if *most == 1 { "change" } else { "changes" };
-    let title = format!("Blocked: {most} {noun} by {gate}{more}");
+    let title = format!("Blocked by {gate}: {most} {noun}{more}");
     let detail = format!("The plan {}.", changes_text(&current.plan));
     Some(PageVerdict::new(VerdictTone::Waiting, title, detail))
 }
@@ -184,7 +184,7 @@ fn in_sync(plan: &Plan) -> PageVerdict {
 pub(super) fn gate(reason: &BlockedReason) -> &'static str {
     match reason {
         BlockedReason::NotLeader => "standby (another replica is the leader)",
-        BlockedReason::Mode { .. } => "mode",
+        BlockedReason::Mode { .. } => "the mode of the controller",
         BlockedReason::Suspended { .. } => "suspension",
         BlockedReason::NotApplyable { .. } => "an error of the plan",
         BlockedReason::OutsideWindow { .. } => "apply window",
@@ -204,7 +204,7 @@ pub(super) fn gate(reason: &BlockedReason) -> &'static str {
         BlockedReason::Quarantined { .. } => "quarantine",
         BlockedReason::GroupBlocked { .. } => "a blocked change of the same group",
         BlockedReason::BackingOff { .. } => "retry backoff",
-        BlockedReason::LaunchInDoubt { .. } => "launches in doubt",
+        BlockedReason::LaunchInDoubt { .. } => "launches with an unknown result",
         BlockedReason::InProgress => "a change in progress",
     }
 }

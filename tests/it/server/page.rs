@@ -96,7 +96,7 @@ fn verdict_says_what_the_controller_does_or_waits_for() {
     let address = fleetwright::model::ids::Address::from("a");
     let blocked = Blocked { reason: BlockedReason::NotLeader, message: String::new() };
     budget.plan.as_mut().expect("a plan").blocked.insert(address, blocked);
-    assert!(verdict(&budget, CONTROLLER).starts_with("Blocked: 1 change by standby"));
+    assert!(verdict(&budget, CONTROLLER).starts_with("Blocked by standby"));
     assert_eq!(
         with(busy(), |status| status.repository.reads.error =
             Some(("denied".to_owned(), status.now - jiff::SignedDuration::from_mins(5)))),
