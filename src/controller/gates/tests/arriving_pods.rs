@@ -1,6 +1,7 @@
 //! Launches that wait while their pods may be placed on launched nodes.
 
 use super::*;
+use crate::controller::reconcile::launched_rows;
 use crate::plan::wire::LaunchReason;
 
 #[test]
