@@ -52,7 +52,7 @@ pub use fallback::requested_offering;
 pub use lease_guard::LeaseGuard;
 pub(crate) use nomination::{
     AcceptedNominations, EARLY_NOMINATIONS_MAX, PlannedNodes, is_pending, nominate,
-    nominate_and_open, waits_for_node,
+    nominate_and_open, sort_by_queue_order, waits_for_node,
 };
 pub use nomination::{NominationAnswer, OpenedBatch, PodNomination};
 pub use opening_annotations::OpeningAnnotations;

@@ -4,11 +4,12 @@
 //! Invariants: an opening never depends on a nomination. Left alone are pods of other schedulers,
 //! gated pods, and pods that preemption nominated to another node.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use super::concurrent::run_concurrently;
 use super::opening_annotations::OpeningAnnotations;
@@ -135,8 +136,7 @@ fn assigned_pods(
             others.push((workload, pod));
         }
     }
-    // kube-scheduler takes older pods first.
-    others.sort_by_key(|(_, pod)| pod.created_at);
+    others.sort_by_cached_key(|(_, pod)| queue_order(pod, world));
     let none = BTreeMap::new();
     let in_order = free.into_iter().map(|(workload, nodes)| {
         let order = spread_over_zones(world, &nodes, taken.get(&workload).unwrap_or(&none));
@@ -148,6 +148,21 @@ fn assigned_pods(
         assigned.push(PodNomination { pod: Arc::clone(pod), node });
     }
     assigned
+}
+
+/// Sorts nominations like the queue of kube-scheduler. If there are too many of them, those of the
+/// last pods are not sent.
+pub(crate) fn sort_by_queue_order(nominations: &mut [PodNomination], world: &Observed) {
+    nominations.sort_by_cached_key(|nomination| queue_order(&nomination.pod, world));
+}
+
+/// Returns the sort key of a pod in the queue of kube-scheduler: the highest priority first, then
+/// the oldest pod.
+fn queue_order(pod: &Pod, world: &Observed) -> (Reverse<i32>, Timestamp) {
+    let template = world.templates.get(&pod.template);
+    // The API server writes the priority of the class into each pod.
+    let priority = template.and_then(|template| template.spec.priority);
+    (Reverse(priority.unwrap_or(0)), pod.created_at)
 }
 
 /// Returns the running pods of the planned workloads, by node.
@@ -291,8 +306,40 @@ fn too_late() -> PortError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::pod::PodTemplate;
     use crate::model::requirement::label;
     use crate::testing::Scenario;
+    use crate::testing::pods::deployment;
+    use crate::testing::world::pod;
+
+    #[test]
+    fn pods_are_nominated_in_the_order_of_the_queue() {
+        let owner = deployment("web", "api");
+        let mut template = PodTemplate::default();
+        template.spec.priority = Some(1);
+        let mut world = Observed::of_cluster("test", Timestamp::UNIX_EPOCH);
+        world.templates.insert("urgent".to_owned(), Arc::new(template));
+        let pods = [("newer", "usual", 1), ("older", "usual", 0), ("latest", "urgent", 2)];
+        let world = world.with_pods(pods.map(|(name, template, second)| {
+            let created_at = Timestamp::from_second(second).expect("a time");
+            let (owner, template) = (Some(owner.clone()), template.to_owned());
+            Pod { owner, template, created_at, ..pod(name) }
+        }));
+        let names = |nominations: &[PodNomination]| -> Vec<String> {
+            nominations.iter().map(|nomination| nomination.pod.name.to_string()).collect()
+        };
+        let node = NodeName::from("n");
+        // The node has room for two of the three.
+        let mut planned = PlannedNodes::default();
+        planned.add(&node, &[(workload_key(&owner), 2)].into());
+        let nominated = AcceptedNominations::default().missing(&world, planned);
+        assert_eq!(names(&nominated), ["latest", "older"]);
+        let all = world.pods.iter();
+        let all = all.map(|pod| PodNomination { pod: Arc::clone(pod), node: node.clone() });
+        let mut all: Vec<PodNomination> = all.collect();
+        sort_by_queue_order(&mut all, &world);
+        assert_eq!(names(&all), ["latest", "older", "newer"]);
+    }
 
     #[test]
     fn pods_alternate_between_zones_from_the_emptiest_on() {

@@ -12,7 +12,7 @@ use super::closed_batch::{BatchPods, WaitingNode, batch_pools};
 use super::launch::Booting;
 use super::nomination::{
     AcceptedNominations, EARLY_NOMINATIONS_MAX, NominationAnswer, OpenedBatch, PlannedNodes,
-    PodNomination, nominate, nominate_and_open,
+    PodNomination, nominate, nominate_and_open, sort_by_queue_order,
 };
 use super::opening_annotations::{annotations_of_launches, is_unannotated, opening_annotations};
 use super::preconditions::is_launched_by;
@@ -76,9 +76,10 @@ impl<'w, 'p> ClosedNodes<'w, 'p> {
 
     /// Returns the nominations to try before their nodes open. Refused ones are tried once more when
     /// the nodes open.
-    fn early(&self, nominations: Vec<PodNomination>) -> Vec<PodNomination> {
+    fn early(&self, nominations: Vec<PodNomination>, world: &Observed) -> Vec<PodNomination> {
         let mut early = self.accepted.untried(nominations);
         early.retain(|nomination| !self.refused.contains(&nomination.pod.uid));
+        sort_by_queue_order(&mut early, world);
         early.truncate(EARLY_NOMINATIONS_MAX);
         early
     }
@@ -149,8 +150,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 closed.nodes.extend(nodes);
             }
         }
+        if let Some(world) = observed {
+            sort_by_queue_order(&mut nominations, world);
+        }
         if due.is_empty() {
-            let early = closed.early(early);
+            let early = observed.map(|world| closed.early(early, world)).unwrap_or_default();
             closed.record(nominate(self.ports.cluster, self.ports.clock, early).await);
         } else {
             self.open(closed, due, nominations).await;
@@ -289,7 +293,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             return;
         }
         let planned = self.planned_nodes_of(&left);
-        let nominations = AcceptedNominations::default().missing(observed, planned);
+        let mut nominations = AcceptedNominations::default().missing(observed, planned);
+        sort_by_queue_order(&mut nominations, observed);
         let (cluster, clock) = (self.ports.cluster, self.ports.clock);
         let OpenedBatch { nominations, nodes: answers } =
             nominate_and_open(cluster, clock, nominations, nodes, &annotations).await;
@@ -345,4 +350,33 @@ pub(super) fn closed_node<'o>(
 ) -> Option<&'o Node> {
     let node = observed?.node_for_instance(&item.instance)?;
     node.is_closed().then_some(node)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::model::observed::Pod;
+    use crate::model::pod::PodTemplate;
+    use crate::testing::world::pod;
+
+    #[test]
+    fn early_nominations_are_of_the_highest_priorities() {
+        let mut urgent = PodTemplate::default();
+        urgent.spec.priority = Some(1);
+        let mut world = Observed::of_cluster("test", Timestamp::UNIX_EPOCH);
+        world.templates.insert("urgent".to_owned(), Arc::new(urgent));
+        let nomination = |template: &str| {
+            let pod = Arc::new(Pod { template: template.to_owned(), ..pod(template) });
+            PodNomination { pod, node: "n".into() }
+        };
+        let mut nominations = vec![nomination("usual"); EARLY_NOMINATIONS_MAX];
+        nominations.push(nomination("urgent"));
+        let early = ClosedNodes::default().early(nominations, &world);
+        assert_eq!(early.len(), EARLY_NOMINATIONS_MAX);
+        assert_eq!(&*early[0].pod.name, "urgent");
+    }
 }

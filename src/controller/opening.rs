@@ -29,7 +29,7 @@ use super::reconcile::{instance_of, retired_rows};
 use super::state::ControllerState;
 use crate::apply::{
     BatchPods, EARLY_NOMINATIONS_MAX, NominationAnswer, OpenedBatch, PlannedNodes, PodNomination,
-    WaitingNode, batch_pools, is_pending, opening_annotations,
+    WaitingNode, batch_pools, is_pending, opening_annotations, sort_by_queue_order,
 };
 use crate::model::desired::{ControllerSettings, Mode};
 use crate::model::ids::{InstanceId, PoolName, Uid};
@@ -214,7 +214,8 @@ struct DueNodes {
 
 impl DueNodes {
     fn into_effect(self, plan: Option<&Plan>, world: &Observed) -> Effect {
-        let Self { nominations, nodes } = self;
+        let Self { mut nominations, nodes } = self;
+        sort_by_queue_order(&mut nominations, world);
         let annotations = plan.map(|plan| opening_annotations(plan, world, &nodes));
         Effect::OpenNodes { nominations, nodes, annotations: annotations.unwrap_or_default() }
     }
@@ -283,7 +284,7 @@ impl ControllerState {
         }
         if due.nodes.is_empty() {
             self.opening.repeat_if_due(missing, &world);
-            self.nominate_early(early, effects);
+            self.nominate_early(early, &world, effects);
         } else {
             self.opening.in_progress.extend(due.nodes.iter().map(|node| node.uid.clone()));
             // Batches that are due together may compete for pods.
@@ -351,7 +352,12 @@ impl ControllerState {
     }
 
     /// Nominates pods while their nodes start, so that a batch that is due opens at once.
-    fn nominate_early(&mut self, mut nominations: Vec<PodNomination>, effects: &mut Vec<Effect>) {
+    fn nominate_early(
+        &mut self,
+        mut nominations: Vec<PodNomination>,
+        world: &Observed,
+        effects: &mut Vec<Effect>,
+    ) {
         let opening = &self.opening;
         nominations.retain(|one| {
             let is_new = opening.cleared.contains(&one.pod.uid) || self.nominations.is_untried(one);
@@ -361,6 +367,7 @@ impl ControllerState {
         if nominations.is_empty() || self.opening.is_nominating {
             return;
         }
+        sort_by_queue_order(&mut nominations, world);
         nominations.truncate(EARLY_NOMINATIONS_MAX);
         self.opening.is_nominating = true;
         effects.push(Effect::NominatePods { nominations });

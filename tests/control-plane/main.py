@@ -77,9 +77,10 @@ def main():
         try:
             row = Scenario(tree, directory, options).run()
         except Exception as error:  # noqa: BLE001
-            is_failed = True
             row = {"tree": Path(tree).name, "error": f"{type(error).__name__}: {error}"}
             traceback.print_exc()
+        if "error" in row:
+            is_failed = True
             print(f"{tree}: {row['error']}", file=sys.stderr)
         print(report.line(row), flush=True)
         with open(out / "reports.jsonl", "a") as file:

@@ -13,6 +13,9 @@ from pathlib import Path
 SCHEDULER = "kube-scheduler"
 TIMELINE_POINTS = 24
 MESSAGES_MAX = 20
+# Longest time in seconds for which a Ready node may stay closed while pods wait for it. The
+# controller opens it within 20 seconds. Observations and nominations take the rest.
+CLOSED_WITH_PODS_MAX = 25
 COLUMNS = (
     ("tree", "tree"),
     ("mode", "mode"),
@@ -24,6 +27,7 @@ COLUMNS = (
     ("honored_share", "honored"),
     ("last_bound_after_ready", "s to last bound"),
     ("longest_closed", "s closed"),
+    ("longest_closed_with_pods", "s closed with pods"),
     ("nodes", "nodes"),
     ("launched_beyond_plan", "beyond plan"),
     ("closed", "left closed"),
@@ -92,13 +96,75 @@ def is_daemon(pod):
     return pod["workload"].startswith("DaemonSet/")
 
 
+def workload(placement):
+    """Returns the name of the workload of a placement, as the log has it."""
+    owner = placement["workload"]
+    return f"{owner['kind']}/{owner['namespace']}/{owner['name']}"
+
+
 def planned_pods(plan):
     """Returns the number of pods that the plan places, by workload."""
     planned = collections.Counter()
     for row in plan["capacity"]["placements"]:
-        owner = row["workload"]
-        planned[f"{owner['kind']}/{owner['namespace']}/{owner['name']}"] += row["pods"]
+        planned[workload(row)] += row["pods"]
     return planned
+
+
+def planned_workloads(plan, history):
+    """Returns the workloads that the plan places on each node that it launches, by its name."""
+    addresses = {row["address"]: f"{row['name']}/{row['index']}" for row in creates(plan)}
+    placed = {address: set() for address in addresses.values()}
+    for row in plan["capacity"]["placements"]:
+        if row["address"] in addresses:
+            placed[addresses[row["address"]]].add(workload(row))
+    instances = history.instances.items()
+    return {name: placed[i["address"]] for name, i in instances if i["address"] in placed}
+
+
+def closed_times(plan, history):
+    """Returns the longest time for which a Ready planned node was closed, and with pending pods.
+
+    A time ends when the node opens or is deleted, or with the log. Only pods of the workloads that the plan
+    places on the node count.
+    """
+    workloads = planned_workloads(plan, history)
+    # Pending pods by workload, and since when there is one.
+    pending, since = collections.defaultdict(set), {}
+    closed, times, times_with_pods = {}, [0], [0]
+
+    def end(name, now):
+        began = closed.pop(name)
+        times.append(now - began)
+        starts = [since[key] for key in workloads[name] if pending[key]]
+        times_with_pods.append(now - max(began, min(starts, default=now)))
+
+    for row in history.rows:
+        if row["kind"] == "pod":
+            pods = pending[row["workload"]]
+            if row["state"] == "pending":
+                if not pods:
+                    since[row["workload"]] = row["t"]
+                pods.add(row["uid"])
+            else:
+                pods.discard(row["uid"])
+        elif row["kind"] == "node" and row["state"] == "closed" and row["name"] in workloads:
+            closed.setdefault(row["name"], row["t"])
+        elif row["kind"] == "node" and row["name"] in closed:
+            end(row["name"], row["t"])
+    for name in list(closed):
+        end(name, history.rows[-1]["t"])
+    return {
+        "longest_closed": round(max(times), 1),
+        "longest_closed_with_pods": round(max(times_with_pods), 1),
+    }
+
+
+def failure(row):
+    """Returns why the figures of a run are a failure, or nothing."""
+    seconds = row["longest_closed_with_pods"]
+    if seconds > CLOSED_WITH_PODS_MAX:
+        return f"a Ready node was closed for {seconds} s while its pods were pending"
+    return None
 
 
 def planned_pending(plan, history):
@@ -182,6 +248,7 @@ def summary(plan, history):
         "bound_hourly": str(bound),
         "over_packed": over(hourly, packed),
         "over_bound": over(hourly, bound),
+        **closed_times(plan, history),
         "pending_over_time": timeline(history),
         "rig_errors": sum(row["kind"] == "error" for row in history.rows),
         **durations(plan, history),
@@ -204,13 +271,11 @@ def durations(plan, history):
     started = [row["t"] for row in history.rows if row["kind"] == "controller-started"]
     if not opened or not bound or not started:
         return {"last_bound_after_ready": None}
-    waits = [opened[name] - at for name, at in closed.items() if name in opened]
     return {
         "first_ready_after_start": round(min(ready.values()) - started[0], 1),
         "last_ready_after_start": round(max(ready.values()) - started[0], 1),
         "last_bound_after_ready": round(max(bound) - max(ready.values()), 1),
         "last_bound_after_opened": round(max(bound) - max(opened.values()), 1),
-        "longest_closed": round(max(waits, default=0), 1),
         "opened_per_second": sorted(collections.Counter(map(int, opened.values())).items()),
     }
 

@@ -142,5 +142,7 @@ class Scenario:
             exit_code=self.program.poll(),
             controller=report.log_levels(self.directory / "controller.log"),
         )
+        if error := report.failure(row):
+            row["error"] = error
         (self.directory / "report.json").write_text(json.dumps(row, indent=1))
         return row

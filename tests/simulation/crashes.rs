@@ -5,15 +5,22 @@ use std::rc::Rc;
 use fleetwright::catalog::Catalog;
 use jiff::SignedDuration;
 
+use super::environment::CallKind;
 use super::harness::Simulation;
 use super::incidents::{ScenarioFn, ScenarioResult, converged, ensure, minutes};
 use super::repository::Commit;
 
 /// Scenarios by incident.
-pub(crate) const ALL: &[(&str, ScenarioFn)] =
-    &[("kill -9: a controller killed at its writes loses and doubles nothing", killed_at_writes)];
+pub(crate) const ALL: &[(&str, ScenarioFn)] = &[
+    ("kill -9: a controller killed at its writes loses and doubles nothing", killed_unsteered),
+    (
+        "kill -9: a steering controller killed at its writes loses and doubles nothing",
+        killed_steered,
+    ),
+];
 
-/// Number of kills; `FLEETWRIGHT_KILLS` sets another one. Those of applies are in their unit tests.
+/// Number of kills in each placement mode; `FLEETWRIGHT_KILLS` sets another one. Those of applies
+/// are in their unit tests.
 const KILLS: u64 = 120;
 
 /// A process is killed after at most this many moments, so that later ones make progress.
@@ -23,8 +30,8 @@ const MOMENTS_MAX: u64 = 11;
 const REPLICAS: [u32; 6] = [14, 5, 20, 2, 11, 8];
 
 /// Runs the commits without kills, and returns how many instances were launched.
-fn launches_without_kills(catalog: &Rc<Catalog>) -> Result<usize, String> {
-    let mut run = converged(catalog, 90, commit())?;
+fn launches_without_kills(catalog: &Rc<Catalog>, steers: bool) -> Result<usize, String> {
+    let mut run = converged(catalog, 90, commit(steers))?;
     for replicas in REPLICAS {
         run.commit(|commit| commit.with("api", replicas));
         run.wait_until(minutes(60), |run| run.check_converged().is_ok());
@@ -33,17 +40,26 @@ fn launches_without_kills(catalog: &Rc<Catalog>) -> Result<usize, String> {
     Ok(run.checks.borrow().launches())
 }
 
-fn commit() -> Commit {
-    let controller = "removals: { most: 100% }, massRemoval: 100%".to_owned();
+fn commit(steers: bool) -> Commit {
+    let controller = format!("steer: {steers}, removals: {{ most: 100% }}, massRemoval: 100%");
     Commit { controller, ..Commit::default().with("api", 4) }
 }
 
-fn killed_at_writes(catalog: &Rc<Catalog>) -> ScenarioResult {
-    let wanted = launches_without_kills(catalog)?;
+fn killed_unsteered(catalog: &Rc<Catalog>) -> ScenarioResult {
+    killed_at_writes(catalog, false)
+}
+
+fn killed_steered(catalog: &Rc<Catalog>) -> ScenarioResult {
+    killed_at_writes(catalog, true)
+}
+
+fn killed_at_writes(catalog: &Rc<Catalog>, steers: bool) -> ScenarioResult {
+    let wanted = launches_without_kills(catalog, steers)?;
     let most = std::env::var("FLEETWRIGHT_KILLS").ok().and_then(|text| text.parse().ok());
     let (mut kills, mut rounds) = (0, 0);
     while kills < most.unwrap_or(KILLS) {
-        let mut run = converged(catalog, 90, commit())?;
+        let mut run = converged(catalog, 90, commit(steers))?;
+        let before = run.shared.calls.borrow().len();
         for replicas in REPLICAS {
             run.commit(|commit| commit.with("api", replicas));
             kills += kill_until_converged(&mut run, kills)?;
@@ -55,10 +71,18 @@ fn killed_at_writes(catalog: &Rc<Catalog>) -> ScenarioResult {
         ensure(launches <= wanted + 2, || {
             format!("{launches} instances were launched with kills, and {wanted} without")
         })?;
+        let nominates = nominates_since(&run, before);
+        ensure(nominates == steers, || format!("pods are nominated: {nominates}"))?;
         rounds += 1;
         ensure(kills > 4 * rounds, || format!("{kills} kills only"))?;
     }
     Ok(())
+}
+
+/// Returns whether a pod was nominated after the first `before` calls.
+fn nominates_since(run: &Simulation, before: usize) -> bool {
+    let calls = run.shared.calls.borrow();
+    calls.iter().skip(before).any(|call| matches!(call.kind, CallKind::Nominate(..)))
 }
 
 /// Kills the controller at its next writes, until the fleet converges. Returns the number of kills.

@@ -270,6 +270,33 @@ fn refused_early_nomination_is_repeated_when_the_nodes_open() {
 }
 
 #[test]
+fn early_nominations_begin_with_the_highest_priority() {
+    // Each pool has a batch. The pods of the first are as many as are nominated at once.
+    let usual = u32::try_from(EARLY_NOMINATIONS_MAX).expect("small");
+    let urgent = WorkloadId { name: "urgent".into(), ..owner() };
+    let mut plan = plan_for(usual + 1);
+    plan.capacity.placements[0].workload = urgent.clone();
+    plan.capacity.explain[0].pods = [(workload_key(&urgent).as_str().into(), 1)].into();
+    let names: Vec<String> = (0..usual).map(|pod| format!("pod-{pod}")).collect();
+    let names = names.iter().map(|name| (name.as_str(), None));
+    let pods: Vec<(&str, Option<&str>)> = names.chain([("urgent", None)]).collect();
+    let mut world = seen(1, &pods);
+    node(&mut world, "node-of-i-1").ready = false;
+    move_second_node(&mut plan, &mut world);
+    let mut template = PodTemplate::default();
+    template.spec.priority = Some(1);
+    world.templates.insert("urgent".to_owned(), Arc::new(template));
+    let pod = Arc::make_mut(world.pods.last_mut().expect("one"));
+    (pod.owner, pod.template) = (Some(urgent), "urgent".to_owned());
+    let mut harness = leads(Mode::Full, Some(plan));
+    let steps = observe(&mut harness, 1, world);
+    let [(nominated, nodes)] = &steps[..] else { panic!("{steps:?}") };
+    assert_eq!((nominated.len(), nodes.len()), (EARLY_NOMINATIONS_MAX, 0));
+    assert_eq!(nominated[0], ("urgent".to_owned(), "node-of-i-1".to_owned()));
+    assert_eq!(nominated[1].1, "node-of-i-2");
+}
+
+#[test]
 fn next_batch_waits_for_the_end_of_an_opening() {
     let mut harness = leads(Mode::Full, Some(plan_for(3)));
     let mut world = seen(1, &PENDING);
@@ -450,31 +477,30 @@ fn only_a_failed_opening_is_repeated_after_two_seconds() {
     assert_eq!(counted, [1, 2, 1]);
 }
 
-#[test]
-fn pools_that_share_a_workload_open_together() {
-    let retag = |world: &mut Observed| {
-        let instance = world.instances.get_mut("i-2").expect("it is there");
-        let mut tags = std::collections::BTreeMap::clone(&instance.tags);
-        tags.insert(tag::POOL.to_owned(), "other".to_owned());
-        instance.tags = tags.into();
-        node(world, "node-of-i-2").ready = false;
-    };
-    // The plan places the workload on both pools.
-    let mut plan = plan_for(3);
+/// Moves the second node, which is still starting, to another pool.
+fn move_second_node(plan: &mut Plan, world: &mut Observed) {
     let row = &mut plan.resource_changes[1];
     for side in [&mut row.change.before, &mut row.change.after].into_iter().flatten() {
         side.pool = Some("other".into());
     }
+    let instance = world.instances.get_mut("i-2").expect("it is there");
+    let mut tags = std::collections::BTreeMap::clone(&instance.tags);
+    tags.insert(tag::POOL.to_owned(), "other".to_owned());
+    instance.tags = tags.into();
+    node(world, "node-of-i-2").ready = false;
+}
+
+#[test]
+fn pools_that_share_a_workload_open_together() {
+    // The plan places the workload on both pools.
+    let (mut plan, mut world) = (plan_for(3), seen(1, &PENDING));
+    move_second_node(&mut plan, &mut world);
     let mut shared = leads(Mode::Full, Some(plan.clone()));
-    let mut world = seen(1, &PENDING);
-    retag(&mut world);
     let early = opened(&[("a", 2), ("b", 1), ("c", 2)], &[]);
-    assert_eq!(observe(&mut shared, 1, world), early);
+    assert_eq!(observe(&mut shared, 1, world.clone()), early);
     // Nothing connects the pools: one does not wait for the other.
     plan.capacity.placements.truncate(1);
     let mut apart = leads(Mode::Full, Some(plan));
-    let mut world = seen(1, &PENDING);
-    retag(&mut world);
     assert_eq!(observe(&mut apart, 1, world), opened(&[("a", 1)], &[1]));
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::node_annotations::NodeAnnotations;
+use crate::model::pod::{NodeInclusion, TopologySpread};
 
 /// Returns a world with two closed nodes of two cores, and pending pods: five small ones of half a
 /// core that arrive first, and one of a core and a half.
@@ -74,6 +75,44 @@ fn reserved_room_is_free_for_nobody_else() {
     open(&one);
     settle(&world);
     assert_eq!(pods(&world, "b-large")[0].node.as_ref(), Some(&one.name));
+}
+
+#[test]
+fn closed_node_is_a_domain_unless_taints_are_honored() {
+    for (policy, before, after) in
+        [(NodeInclusion::Ignore, (1, 0), (1, 1)), (NodeInclusion::Honor, (2, 0), (2, 0))]
+    {
+        let world = fleet(1);
+        launch(&world, &LaunchRequest { taints: vec![Taint::opening()], ..request("closed") });
+        settle(&world);
+        let (closed, open): (Vec<Node>, Vec<Node>) =
+            nodes(&world).into_iter().partition(Node::is_closed);
+        let spread = TopologySpread {
+            node_taints_policy: policy,
+            ..topology_spread(key::HOSTNAME, 1, "db")
+        };
+        let scale = |replicas: u32| {
+            let mut template = template("db", 100);
+            template.spec.topology_spread = vec![spread.clone()];
+            let workload =
+                DeliveredWorkload { replicas, first_ordinal: 0, template: Arc::new(template) };
+            let workloads = [(id(WorkloadKind::Deployment, "db"), workload)].into();
+            deliver(&world, &Delivery { workloads, ..Delivery::default() });
+            settle(&world);
+        };
+        let on = |node: &Node| {
+            let pods = pods(&world, "db");
+            pods.into_iter().filter(|pod| pod.node.as_ref() == Some(&node.name)).count()
+        };
+        let placed = || (on(&open[0]), on(&closed[0]));
+        scale(2);
+        assert_eq!(placed(), before, "{policy:?}, closed");
+        run(world.open(&closed[0], &NodeAnnotations::new())).expect("known");
+        settle(&world);
+        assert_eq!(placed(), after, "{policy:?}, opened");
+        scale(4);
+        assert_eq!(placed(), (2, 2), "{policy:?}, scaled");
+    }
 }
 
 #[test]
