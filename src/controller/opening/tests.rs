@@ -200,7 +200,7 @@ fn pods_are_nominated_once_and_again_after_a_clear() {
 fn cleared_early_nominations_are_repeated_at_growing_intervals() {
     let starting = |seconds, lacks_node: bool| {
         let mut world = seen(seconds, &PENDING[..1]);
-        node(&mut world, "node-of-i-1").ready = false;
+        world.nodes.values_mut().for_each(|node| node.ready = false);
         if lacks_node {
             world.nodes.remove("node-of-i-2");
         }
