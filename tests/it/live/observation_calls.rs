@@ -48,7 +48,7 @@ fn observation_calls_grow_only_by_pages() {
 }
 
 /// Returns a page of EC2 with one instance, and with the token of the next page.
-fn page_of(instance: &str, next_token: &str) -> String {
+pub(super) fn page_of(instance: &str, next_token: &str) -> String {
     format!(
         "<DescribeInstancesResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\">\
          <requestId>r</requestId><reservationSet><item><instancesSet><item>\
