@@ -98,6 +98,9 @@ pub struct Scope {
     pub changeable_nodes: Option<BTreeSet<NodeName>>,
     /// True if the demand is limited to existing pods, regardless of the repository.
     pub running_pods_only: bool,
+    /// True to leave out the fleets of the demand modes and the warnings about the maximum of
+    /// autoscalers. With a limited scope, they take up to three more solver calls.
+    pub skips_demand_scenarios: bool,
 }
 
 impl Scope {
@@ -342,9 +345,11 @@ fn nodes_at_addresses(inputs: &Inputs, demand: &Demand, addresses: &[String]) ->
 fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
     plan.capacity.diagnostics.extend(unmatched_addresses::diagnostics(inputs, &plan));
     plan.capacity.diagnostics.extend(unmatched_reservations::warnings(inputs, &plan));
-    let (modes, warnings) = demand_scenarios::rows(inputs, demand, &plan);
-    plan.capacity.modes = modes;
-    plan.capacity.diagnostics.extend(warnings);
+    if !inputs.scope.skips_demand_scenarios {
+        let (modes, warnings) = demand_scenarios::rows(inputs, demand, &plan);
+        plan.capacity.modes = modes;
+        plan.capacity.diagnostics.extend(warnings);
+    }
     plan.capacity.diagnostics.extend(quota::quota_warnings(inputs, &plan));
     plan.capacity.diagnostics.extend(cordons::stale_cordon_warnings(inputs, &plan));
     plan.capacity.diagnostics.extend(diagnostics::unread_object_warnings(inputs.observed));

@@ -49,5 +49,6 @@ pub use launch_template_gc::TemplateGcResult;
 pub use market_cache::MarketAnswers;
 pub use node_class_resolution::mark_unresolved;
 pub use preflight::{NodeRole, Preflight};
+pub use rate_limiter::{CallBudget, call_budgets};
 pub use sqs::{MESSAGES_MAX, QueueMessage};
 pub use user_data::{BootstrapConfig, ClusterEndpoint};

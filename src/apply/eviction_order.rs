@@ -12,7 +12,7 @@ const CRITICAL: [&str; 2] = ["system-cluster-critical", "system-node-critical"];
 /// Source: Karpenter's drain, and the kubelet's graceful shutdown.
 pub(crate) fn next_to_evict<'o>(pods: Vec<&'o Pod>, observed: &Observed) -> Vec<&'o Pod> {
     let is_critical = |pod: &&Pod| {
-        let template = observed.templates.get(&pod.template);
+        let template = observed.templates.get(&*pod.template);
         let class = template.and_then(|template| template.spec.priority_class_name.as_deref());
         class.is_some_and(|class| CRITICAL.contains(&class))
     };
@@ -29,7 +29,7 @@ pub(crate) fn remaining_attachment<'o>(node: &Node, observed: &'o Observed) -> O
         .pods
         .iter()
         .filter(|pod| stays(pod))
-        .filter_map(|pod| Some((pod, observed.templates.get(&pod.template)?)))
+        .filter_map(|pod| Some((pod, observed.templates.get(&*pod.template)?)))
         .flat_map(|(pod, template)| {
             let claims = template.spec.volumes.iter().filter_map(|volume| match &volume.source {
                 VolumeSource::Claim(claim) => Some(claim),

@@ -222,13 +222,13 @@ pub(crate) fn is_pending(pod: &Pod) -> bool {
 
 /// Returns true if the pod waits for a node, and not for its scheduling gates.
 pub(crate) fn waits_for_node(pod: &Pod, world: &Observed) -> bool {
-    let template = world.templates.get(&pod.template);
+    let template = world.templates.get(&*pod.template);
     is_pending(pod) && template.is_none_or(|template| template.spec.scheduling_gates.is_empty())
 }
 
 /// Returns true if kube-scheduler decides about the pod now.
 fn accepts_nomination(world: &Observed, pod: &Pod) -> bool {
-    let spec = world.templates.get(&pod.template).map(|template| &template.spec);
+    let spec = world.templates.get(&*pod.template).map(|template| &template.spec);
     spec.is_none_or(|spec| {
         let scheduler = spec.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER);
         scheduler == DEFAULT_SCHEDULER && spec.scheduling_gates.is_empty()

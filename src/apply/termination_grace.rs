@@ -190,7 +190,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 }
 
 fn declared_grace(pod: &Pod, observed: &Observed) -> SignedDuration {
-    let template = observed.templates.get(&pod.template);
+    let template = observed.templates.get(&*pod.template);
     let declared = template.and_then(|template| template.spec.termination_grace_seconds);
     declared.map_or(POD_GRACE_DEFAULT, SignedDuration::from_secs)
 }

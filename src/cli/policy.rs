@@ -111,6 +111,11 @@ impl Judge {
         files.map(hash).collect()
     }
 
+    /// Returns true if a policy may read the fleets of the demand modes.
+    pub(super) fn may_read_demand_scenarios(&self) -> bool {
+        self.bundle.may_read_demand_scenarios()
+    }
+
     /// Adds the results of the policies to the plan, and the identity of the policies.
     pub(super) fn record(&self, plan: &mut Plan) {
         let before = PolicyRecord::from_plan(plan);

@@ -46,6 +46,7 @@ pub(super) fn check(plan: &Plan, scope: &Scope, desired: &Desired) -> Result<(),
         replaced_addresses,
         changeable_nodes: _,
         running_pods_only: _,
+        skips_demand_scenarios: _,
     } = scope;
     let targets = target_addresses.iter().filter(is_warned_of).map(|address| ("--target", address));
     let replaced =

@@ -71,6 +71,8 @@ pub struct PlanScope {
     pub excluded_addresses: Vec<Address>,
     /// True to plan only for pods that exist, and ignore the rest of the declared demand.
     pub running_pods_only: bool,
+    /// True to leave out the fleets of the demand modes, which no decision needs.
+    pub skips_demand_scenarios: bool,
 }
 
 impl PlanScope {

@@ -172,6 +172,7 @@ impl ControllerState {
             self.planning.additive_only_since.get_or_insert(self.now);
         }
         let mut limits = self.widest_scope();
+        limits.skips_demand_scenarios = pass == PlanningPass::AdditiveFirst;
         // While a removal is being applied, plan launches only, and leave its nodes alone.
         if !self.applies.is_empty() || pass == PlanningPass::AdditiveFirst {
             limits.changeable_nodes = Some(BTreeSet::new());

@@ -64,7 +64,7 @@ impl DoNotDisrupt {
 
 /// Returns true if `pod` must not be disrupted at `at`.
 pub fn is_do_not_disrupt_at(pod: &Pod, observed: &Observed, at: Timestamp) -> bool {
-    let template = observed.templates.get(&pod.template);
+    let template = observed.templates.get(&*pod.template);
     template.is_some_and(|template| {
         DoNotDisrupt::from_annotations(&template.annotations).holds(pod.started_at, at)
     })

@@ -163,7 +163,7 @@ impl FargateAssignment<'_> {
     fn active_pods(&self, workload: &WorkloadId) -> ActivePods {
         let mut active = ActivePods { fargate: BTreeMap::new(), ec2: 0 };
         for pod in self.live.pods_of(workload) {
-            let template = self.observed.templates.get(&pod.template);
+            let template = self.observed.templates.get(&*pod.template);
             if self.is_fargate_pod(pod, template.map(|template| &**template)) {
                 let size =
                     template.and_then(|t| FargateSize::smallest_for(&self.live.requests(pod, t)));
@@ -187,7 +187,7 @@ impl FargateAssignment<'_> {
         }
         let youngest =
             self.live.pods_of(workload).iter().max_by_key(|p| (p.created_at, &p.name))?;
-        self.observed.templates.get(&youngest.template).map(|template| &**template)
+        self.observed.templates.get(&*youngest.template).map(|template| &**template)
     }
 
     fn profile(&self, shape: &PodShape, template: &PodTemplate) -> Option<&FargateProfile> {

@@ -140,7 +140,7 @@ impl<'a> JobEvictions<'a> {
 
     /// Returns the failures of the index of a pod, as the Job controller wrote them.
     fn index_failures(&self, pod: &Pod) -> Option<u32> {
-        let template = self.observed.templates.get(&pod.template)?;
+        let template = self.observed.templates.get(&*pod.template)?;
         template.annotations.get(INDEX_FAILURES)?.parse().ok()
     }
 }
@@ -159,7 +159,7 @@ fn job_of(pod: &Pod, observed: &Observed) -> Option<WorkloadId> {
     if !matches!(owner.kind, WorkloadKind::CronJob | WorkloadKind::ScaledJob) {
         return None;
     }
-    let labels = observed.templates.get(&pod.template).map(|template| &template.labels);
+    let labels = observed.templates.get(&*pod.template).map(|template| &template.labels);
     let name = labels.and_then(|labels| JOB_NAME_LABELS.iter().find_map(|key| labels.get(*key)));
     let Some(name) = name else { return Some(owner.clone()) };
     let namespace = owner.namespace.clone();
@@ -262,7 +262,7 @@ mod tests {
             let other = PodTemplate { labels: other, ..PodTemplate::default() };
             observed.templates.insert("other".to_owned(), Arc::new(other));
             let mut pod = world::pod("b").owned_by(&cron).on("n1");
-            pod.template = "other".to_owned();
+            pod.template = "other".into();
             observed.pods.push(Arc::new(pod));
             observed.jobs = vec![
                 live("nightly-1", retries(2, COUNTED), 0),

@@ -232,7 +232,7 @@ impl<'a> LivePods<'a> {
         let mut seen = BTreeSet::new();
         let mut requests = Vec::new();
         for pod in pods {
-            if !pod.granted.is_empty() || seen.insert((&pod.namespace, pod.template.as_str())) {
+            if !pod.granted.is_empty() || seen.insert((&pod.namespace, &*pod.template)) {
                 requests.push(live_requests(pod, self.template(pod), self.context));
             }
         }
@@ -242,7 +242,7 @@ impl<'a> LivePods<'a> {
     fn template(&self, pod: &Pod) -> &PodTemplate {
         static EMPTY: std::sync::LazyLock<PodTemplate> =
             std::sync::LazyLock::new(PodTemplate::default);
-        self.observed.templates.get(&pod.template).map_or(&EMPTY, |template| template)
+        self.observed.templates.get(&*pod.template).map_or(&EMPTY, |template| template)
     }
 }
 
@@ -294,7 +294,7 @@ mod tests {
             scenario.observed.templates.insert(template.clone(), requesting(*cpu));
             scenario.bind("n1");
             let pod = scenario.last_pod();
-            (pod.owner, pod.template) = (Some(id.clone()), template);
+            (pod.owner, pod.template) = (Some(id.clone()), template.into());
         }
         if let Some(cpu) = controller {
             scenario.observed.templates.insert("controller".into(), requesting(cpu));

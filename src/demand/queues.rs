@@ -81,12 +81,12 @@ impl<'a> Queues<'a> {
 
     /// Returns true if Kueue does not let the pod start.
     pub(super) fn holds(&self, pod: &Pod) -> bool {
-        self.gated_templates.contains(pod.template.as_str()) && self.flavor(pod).is_none()
+        self.gated_templates.contains(&*pod.template) && self.flavor(pod).is_none()
     }
 
     /// Returns the template with which kube-scheduler sees the pod once Kueue has lifted its gates.
     pub(super) fn opened<'t>(&self, pod: &Pod, template: &'t PodTemplate) -> Cow<'t, PodTemplate> {
-        if !self.gated_templates.contains(pod.template.as_str()) {
+        if !self.gated_templates.contains(&*pod.template) {
             return Cow::Borrowed(template);
         }
         let Some(flavor) = self.flavor(pod) else { return Cow::Borrowed(template) };

@@ -53,7 +53,7 @@ pub(super) fn live_partitions(
     templates: &BTreeMap<String, Arc<PodTemplate>>,
 ) -> Vec<ReplicaPartition> {
     grouped(pods.iter().map(|pod| {
-        let volumes = templates.get(&pod.template).map(|t| t.spec.volumes.as_slice());
+        let volumes = templates.get(&*pod.template).map(|t| t.spec.volumes.as_slice());
         let shape = claims.with_volumes(shape, volumes.unwrap_or_default(), Some(&pod.name));
         (Arc::new(shape), pod.node.clone())
     }))

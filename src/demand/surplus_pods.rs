@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn only_deployments_scale_one_replica_set_for_each_template() {
-        let pods = ["a", "b"].map(|template| Pod { template: template.to_owned(), ..pod("x") });
+        let pods = ["a", "b"].map(|template| Pod { template: template.into(), ..pod("x") });
         assert!(has_several_templates(&pods.each_ref()));
         assert!(!has_several_templates(&[&pods[0], &pods[0]]));
         assert!(has_replica_sets(WorkloadKind::Deployment));

@@ -101,7 +101,7 @@ fn declared_resizers(desired: &Desired) -> impl Iterator<Item = String> {
 /// a restart must not free the groups for a moment.
 fn acting_resizers(observed: &Observed) -> impl Iterator<Item = String> {
     let acts = |pod: &&Arc<Pod>| {
-        let template = observed.templates.get(&pod.template);
+        let template = observed.templates.get(&*pod.template);
         pod.is_active()
             && pod.node.is_some()
             && template.is_some_and(|template| template.cluster_autoscaler.is_some())
@@ -171,14 +171,14 @@ fn running_autoscalers(
     templates: &BTreeMap<String, Arc<PodTemplate>>,
     kind_of: fn(&str, Option<&Labels>) -> Option<&'static str>,
 ) -> Vec<CompetingAutoscaler> {
-    let kind = |id: &WorkloadId, template: Option<&String>| {
+    let kind = |id: &WorkloadId, template: Option<&str>| {
         let template = template.and_then(|template| templates.get(template));
         let labels = template.map(|template| &template.labels);
         (id.kind == WorkloadKind::Deployment).then(|| kind_of(&id.name, labels)).flatten()
     };
     let mut found: BTreeMap<&WorkloadId, (&'static str, u32)> = BTreeMap::new();
     for live in workloads {
-        if let Some(kind) = kind(&live.id, live.template.as_ref()) {
+        if let Some(kind) = kind(&live.id, live.template.as_deref()) {
             found.insert(&live.id, (kind, live.replicas));
         }
     }
@@ -187,7 +187,7 @@ fn running_autoscalers(
         let Some(owner) = &pod.owner else { continue };
         if let Some((_, running)) = found.get_mut(owner) {
             *running = (*running).max(1);
-        } else if let Some(kind) = kind(owner, Some(&pod.template)) {
+        } else if let Some(kind) = kind(owner, Some(&*pod.template)) {
             found.insert(owner, (kind, 1));
         }
     }
@@ -374,7 +374,7 @@ mod tests {
     fn tenant_cluster(name: &str, change: PodChange) -> Observed {
         let mut observed = cluster_with("shop", name, &[]);
         let pod = Arc::make_mut(observed.pods.last_mut().expect("a pod"));
-        (pod.node, pod.template) = (Some("n".into()), "autoscaler".to_owned());
+        (pod.node, pod.template) = (Some("n".into()), "autoscaler".into());
         change(pod);
         let flags = Some(Box::default());
         let template = PodTemplate { cluster_autoscaler: flags, ..PodTemplate::default() };
@@ -392,7 +392,7 @@ mod tests {
             (plain, |_| {}, true, false),
             (named, |pod| pod.phase = PodPhase::Pending, true, false),
             (named, |pod| pod.node = None, false, true),
-            (named, |pod| "another".clone_into(&mut pod.template), false, true),
+            (named, |pod| pod.template = "another".into(), false, true),
             (plain, |pod| pod.terminating = true, false, false),
         ];
         for (name, change, counts, warns) in ways {

@@ -512,16 +512,16 @@ impl Observed {
     ///
     /// Equal states become equal values, regardless of the order of the reads.
     pub fn canonicalize(&mut self) {
-        let keys: BTreeMap<String, String> =
-            self.templates.iter().map(|(old, t)| (old.clone(), template_key(t))).collect();
+        let keys: BTreeMap<String, Arc<str>> =
+            self.templates.iter().map(|(old, t)| (old.clone(), template_key(t).into())).collect();
         for pod in &mut self.pods {
-            if let Some(key) = keys.get(&pod.template).filter(|key| **key != pod.template) {
-                Arc::make_mut(pod).template.clone_from(key);
+            if let Some(key) = keys.get(&*pod.template).filter(|key| **key != pod.template) {
+                Arc::make_mut(pod).template = Arc::clone(key);
             }
         }
         for workload in &mut self.workloads {
             if let Some(key) = workload.template.as_ref().and_then(|key| keys.get(key)) {
-                workload.template = Some(key.clone());
+                workload.template = Some(key.to_string());
             }
         }
         let templates = std::mem::take(&mut self.templates);

@@ -16,6 +16,7 @@ pub(super) fn diagnostics(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
         replaced_addresses,
         changeable_nodes: _,
         running_pods_only: _,
+        skips_demand_scenarios: _,
     } = &inputs.scope;
     let has = |pattern: &String| {
         let scope = Scope { target_addresses: vec![pattern.clone()], ..Scope::default() };

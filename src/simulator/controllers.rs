@@ -150,7 +150,7 @@ impl WorldState {
     ) -> bool {
         let admitted = self.admit(id, template);
         let pods: Vec<&Pod> = self.pods.owned_by(id).filter(|pod| pod.is_active()).collect();
-        let is_outdated = |pod: &&Pod| pod.template != template && pod.template != admitted;
+        let is_outdated = |pod: &&Pod| *pod.template != *template && *pod.template != *admitted;
         let (outdated, current): (Vec<&Pod>, Vec<&Pod>) = pods.into_iter().partition(is_outdated);
         if outdated.is_empty() {
             self.controllers.entry(id.clone()).and_modify(|known| known.rolling = None);
@@ -182,7 +182,7 @@ impl WorldState {
 
     /// Returns the template of an existing pod, for workloads that were not delivered.
     pub(super) fn template_in_use(&self, id: &WorkloadId) -> Option<String> {
-        self.pods.owned_by(id).map(|pod| pod.template.clone()).next()
+        self.pods.owned_by(id).map(|pod| pod.template.to_string()).next()
     }
 
     fn scale_replicas(&mut self, id: &WorkloadId, replicas: u32, template: &str) {
@@ -244,7 +244,7 @@ impl WorldState {
             name: name.into(),
             uid,
             owner: Some(id.clone()),
-            template: template.to_owned(),
+            template: template.as_str().into(),
             node: None,
             nominated: None,
             phase: PodPhase::Pending,

@@ -52,7 +52,7 @@ impl WorldState {
     }
 
     fn is_protected_by(&self, budget: &WorldBudget, pod: &Pod) -> bool {
-        let labels = self.templates.get(&pod.template).map(|template| &template.labels);
+        let labels = self.templates.get(&*pod.template).map(|template| &template.labels);
         budget.namespace == pod.namespace
             && budget
                 .selector

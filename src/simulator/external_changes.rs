@@ -287,7 +287,7 @@ impl World {
             name: Arc::clone(&id.name),
             uid,
             owner: Some(id.clone()),
-            template: key.clone(),
+            template: key.as_str().into(),
             node: None,
             nominated: None,
             phase: PodPhase::Pending,

@@ -41,7 +41,7 @@ impl WorldState {
         let is_pending = |pod: &&Pod| pod.node.is_none() && pod.is_active();
         let pending: Vec<Pod> = self.pods.iter().filter(is_pending).cloned().collect();
         for pod in pending {
-            let Some(template) = self.templates.get(&pod.template).cloned() else { continue };
+            let Some(template) = self.templates.get(&*pod.template).cloned() else { continue };
             if template.spec.scheduler_name.as_deref() != Some(SCHEDULER) {
                 continue;
             }

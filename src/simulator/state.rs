@@ -358,7 +358,7 @@ impl WorldState {
         let used: BTreeSet<&str> = self
             .pods
             .iter()
-            .map(|pod| pod.template.as_str())
+            .map(|pod| &*pod.template)
             .chain(self.controllers.values().filter_map(|c| c.template.as_deref()))
             .collect();
         let mut observed = Observed::empty(self.cluster.clone(), self.now);

@@ -82,7 +82,7 @@ impl WorldState {
 
     /// Provisions the missing volumes of a scheduled pod.
     pub(super) fn provision_pod_volumes(&mut self, pod: &PodKey, node: &NodeName) {
-        let template = self.pods.get(pod).and_then(|pod| self.templates.get(&pod.template));
+        let template = self.pods.get(pod).and_then(|pod| self.templates.get(&*pod.template));
         let Some(template) = template.cloned() else { return };
         let zone = self.nodes.get(node).and_then(node_zone);
         for Volume { name, source } in &template.spec.volumes {

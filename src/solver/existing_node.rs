@@ -411,14 +411,14 @@ fn static_pods(input: &Input) -> BTreeMap<NodeName, StaticPods> {
         if !pod.mirror && daemon.is_none() {
             continue;
         }
-        let Some(template) = observed.templates.get(&pod.template) else { continue };
+        let Some(template) = observed.templates.get(&*pod.template) else { continue };
         if let Some(daemon) = daemon.filter(|_| !pod.mirror && expected(pod, node)) {
             let on_node = static_pods.entry(node.name.clone()).or_default();
             let sum = on_node.daemons.entry(daemon.clone()).or_default();
             *sum = sum.plus(&live_requests(pod, template, &context));
             continue;
         }
-        let shape = shapes.entry((&pod.namespace, &pod.template)).or_insert_with(|| {
+        let shape = shapes.entry((&pod.namespace, &*pod.template)).or_insert_with(|| {
             // kube-scheduler would preempt a static pod, and the kubelet would start it at once.
             let shape = pod_shape(&pod.namespace, template, &context);
             Arc::new(PodShape { requests: Resources::default(), priority: i32::MAX, ..shape })

@@ -349,7 +349,7 @@ pub(super) fn pinned_daemons(observed: &Observed, at: Timestamp) -> BTreeMap<Nod
         pod.mirror || owner.is_some_and(|owner| owner.kind == WorkloadKind::DaemonSet)
     };
     let pinned = |pod: &Pod| {
-        let template = observed.templates.get(&pod.template)?;
+        let template = observed.templates.get(&*pod.template)?;
         let itself = || format!("{}/Pod/{}", pod.namespace, pod.name);
         let workload = pod.owner.as_ref().map_or_else(itself, workload_key);
         let pin = DoNotDisrupt::from_karpenter_annotations(&template.annotations);

@@ -284,7 +284,7 @@ impl Scenario {
         let number = self.observed.pods.len();
         self.observed.pods.push(Arc::new(Pod {
             uid: format!("uid-{number}").as_str().into(),
-            template: owner.to_string(),
+            template: owner.to_string().into(),
             created_at: self.observed.taken_at,
             ..world::pod(&format!("{}-{number}", owner.name)).owned_by(owner).on(node)
         }));

@@ -190,7 +190,7 @@ fn observed() -> Observed {
     let foreign = Node { instance: None, labels: [].into(), taints: Vec::new(), ..foreign };
     let pods = [("a", "n0"), ("b", "n0"), ("c", "n1"), ("d", "n2")];
     let pod = |(name, node): (&str, &str)| Pod {
-        template: "api".to_owned(),
+        template: "api".into(),
         created_at: at(-50),
         ..world::pod(name).owned_by(&workload("api")).on(node)
     };

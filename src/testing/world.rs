@@ -99,7 +99,7 @@ pub(crate) fn pod(name: &str) -> Pod {
         name: name.into(),
         uid: name.into(),
         owner: None,
-        template: "t".to_owned(),
+        template: "t".into(),
         node: None,
         nominated: None,
         phase: PodPhase::Pending,

@@ -1,15 +1,20 @@
 //! Plans by size of the fleet: nodes of 20 pods each, one of each of 20 workloads.
 //!
-//! Each size is planned from nothing, then over the fleet of that plan without a change, and then
-//! with one percent more pods. Run it alone with `cargo bench --bench plan -- scale`.
+//! Each size is planned from nothing, and then three times over the fleet of that plan: without a
+//! change, with one percent more pods, and with ten percent fewer, which consolidates. Run it alone
+//! with `cargo bench --bench plan -- scale`.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use fleetwright::model::observed::Observed;
 use fleetwright::plan::{Plan, RowSelection};
 
 use crate::repository::peak_kib;
 use crate::standing_fleets::{FLEET, POOL, StandingInputs, write_deployment};
 
+/// File with the workloads.
+const PODS: &str = "pods.yaml";
 const WORKLOADS: usize = 20;
 const SIZES: [usize; 5] = [500, 1_000, 5_000, 10_000, 50_000];
 
@@ -17,8 +22,18 @@ const SIZES: [usize; 5] = [500, 1_000, 5_000, 10_000, 50_000];
 #[expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 pub(crate) fn rows() -> anyhow::Result<()> {
     println!(
-        "{:<8} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "scale", "nodes", "first", "same", "1 %", "launch", "JSON kB", "short kB", "peak MiB"
+        "{:<8} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "scale",
+        "nodes",
+        "first",
+        "same",
+        "1 %",
+        "launch",
+        "-10 %",
+        "terminate",
+        "JSON kB",
+        "short kB",
+        "peak MiB"
     );
     for nodes in SIZES {
         row(nodes)?;
@@ -38,8 +53,7 @@ fn row(nodes: usize) -> anyhow::Result<()> {
     );
     std::fs::write(root.path().join("fleetwright.yaml"), FLEET)?;
     std::fs::write(root.path().join("pool.yaml"), one_type)?;
-    let pods = root.path().join("pods.yaml");
-    std::fs::write(&pods, deployments(nodes)?)?;
+    std::fs::write(root.path().join(PODS), deployments(nodes)?)?;
     let mut fleet = StandingInputs::read(root.path())?;
     let (plan, first) = fleet.planned();
     fleet.carry_out(&plan);
@@ -50,23 +64,33 @@ fn row(nodes: usize) -> anyhow::Result<()> {
     let sizes =
         [RowSelection::All, RowSelection::ChangesOnly].map(|rows| plan.to_file_json(rows).len());
     drop(plan);
-    let world = fleet.world;
-    std::fs::write(&pods, deployments(nodes + nodes / 100)?)?;
-    let mut fleet = StandingInputs::read(root.path())?;
-    fleet.world = world;
+    let fleet = rescaled(root.path(), fleet.world, nodes + nodes / 100)?;
     let (plan, changed) = timed(&fleet);
+    let launched = plan.summary.nodes.launch;
+    drop(plan);
+    let fleet = rescaled(root.path(), fleet.world, nodes - nodes / 10)?;
+    let (plan, consolidated) = timed(&fleet);
     println!(
-        "{:<8} {standing:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "{:<8} {standing:>6} {:>9} {:>9} {:>9} {launched:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "",
         first.as_millis(),
         same.as_millis(),
         changed.as_millis(),
-        plan.summary.nodes.launch,
+        consolidated.as_millis(),
+        plan.summary.nodes.terminate,
         sizes[0] / 1000,
         sizes[1] / 1000,
         peak_kib(std::process::id()) / 1_024,
     );
     Ok(())
+}
+
+/// Returns the fleet that stands, with another number of pods for each workload.
+fn rescaled(root: &Path, world: Observed, replicas: usize) -> anyhow::Result<StandingInputs> {
+    std::fs::write(root.join(PODS), deployments(replicas)?)?;
+    let mut fleet = StandingInputs::read(root)?;
+    fleet.world = world;
+    Ok(fleet)
 }
 
 /// Returns the plan and the median of its durations.

@@ -99,7 +99,8 @@ pub(crate) fn bind(
     count: usize,
 ) {
     let key = owner.to_string();
-    world.templates.insert(key.clone(), desired.workloads[owner].template.clone());
+    let template = std::sync::Arc::from(key.as_str());
+    world.templates.insert(key, desired.workloads[owner].template.clone());
     for _ in 0..count {
         let number = world.pods.len();
         world.pods.push(std::sync::Arc::new(Pod {
@@ -107,7 +108,7 @@ pub(crate) fn bind(
             name: format!("{}-{number}", owner.name).into(),
             uid: format!("uid-{number}").into(),
             owner: Some(owner.clone()),
-            template: key.clone(),
+            template: std::sync::Arc::clone(&template),
             node: Some(node.clone()),
             nominated: None,
             phase: PodPhase::Running,

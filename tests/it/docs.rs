@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[cfg(feature = "aws")]
+mod call_budgets;
 #[cfg(all(feature = "cluster", feature = "live", feature = "page", feature = "sandbox"))]
 mod command_reference;
 mod commands;

@@ -352,10 +352,19 @@ fn scope_of(pods: PodScope) -> Scope {
 
 impl RevisionPlanner for SimulatedPlanner {
     async fn plan(&self, world: Arc<Observed>, limits: PlanScope) -> Plan {
-        let PlanScope { changeable_nodes, excluded_addresses, running_pods_only } = limits;
-        let excluded_addresses = excluded_addresses.iter().map(ToString::to_string).collect();
-        let scope =
-            Scope { changeable_nodes, excluded_addresses, running_pods_only, ..Scope::default() };
+        let PlanScope {
+            changeable_nodes,
+            excluded_addresses,
+            running_pods_only,
+            skips_demand_scenarios,
+        } = limits;
+        let scope = Scope {
+            changeable_nodes,
+            excluded_addresses: excluded_addresses.iter().map(ToString::to_string).collect(),
+            running_pods_only,
+            skips_demand_scenarios,
+            ..Scope::default()
+        };
         self.wait_for_planning().await;
         let is_full = scope == Scope::default();
         let plan =

@@ -17,6 +17,10 @@ use crate::model::observed::{Instance, InstanceState, tag};
 /// Maximum number of values in one filter. Source: EC2 API reference, `DescribeInstances`.
 const FILTER_VALUES_MAX: usize = 200;
 
+/// Maximum number of instances in one page. EC2 refuses a page size beside instance IDs, so that
+/// instances are found by filters. Source: EC2 API reference, `DescribeInstances`.
+pub(super) const INSTANCES_PAGE: i32 = 1_000;
+
 /// Error code of EC2 for an instance that does not exist, or no longer exists.
 const NO_SUCH_INSTANCE: &str = "InvalidInstanceID.NotFound";
 
@@ -143,7 +147,7 @@ impl Aws {
         &self,
         filter: Filter,
     ) -> Result<Vec<Result<Instance, String>>, PortError> {
-        let request = self.ec2.describe_instances().filters(filter);
+        let request = self.ec2.describe_instances().filters(filter).max_results(INSTANCES_PAGE);
         let (mut pages, mut read) = (request.into_paginator().send(), Vec::new());
         loop {
             self.limiter.acquire(ApiBucket::Describe).await;

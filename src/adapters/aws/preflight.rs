@@ -9,6 +9,7 @@ use aws_sdk_ec2::types::{
 };
 
 use super::client::Aws;
+use super::cloud::INSTANCES_PAGE;
 use super::cluster_bootstrap::ClusterBootstrap;
 use super::dry_run::{DryRunLaunch, dry_run_result};
 use super::errors::{AwsError, port_error};
@@ -227,7 +228,8 @@ impl Aws {
 
     async fn account_instances(&self) -> Result<Vec<aws_sdk_ec2::types::Instance>, PortError> {
         let states = Filter::builder().name("instance-state-name").values("pending");
-        let request = self.ec2.describe_instances().filters(states.values("running").build());
+        let states = states.values("running").build();
+        let request = self.ec2.describe_instances().filters(states).max_results(INSTANCES_PAGE);
         let (mut pages, mut found) = (request.into_paginator().send(), Vec::new());
         loop {
             self.limiter.acquire(ApiBucket::Describe).await;

@@ -27,6 +27,17 @@ pub(super) enum ApiBucket {
 }
 
 impl ApiBucket {
+    const ALL: [Self; 8] = [
+        Self::Describe,
+        Self::Launch,
+        Self::Terminate,
+        Self::Template,
+        Self::Scaling,
+        Self::Queue,
+        Self::Parameter,
+        Self::Other,
+    ];
+
     /// Returns the burst and the calls per second. Both are at most half of the EC2 limits of an
     /// account where these are known, so that other clients keep the rest.
     ///
@@ -46,6 +57,46 @@ impl ApiBucket {
             Self::Scaling | Self::Other => (10, 3),
         }
     }
+
+    /// Returns the calls that share the bucket.
+    fn calls(self) -> &'static str {
+        match self {
+            Self::Describe => "EC2: `Describe*`",
+            Self::Launch => "EC2: `CreateFleet`, and dry runs of `RunInstances`",
+            Self::Terminate => "EC2: `TerminateInstances`",
+            Self::Template => "EC2: `CreateLaunchTemplate`, `DeleteLaunchTemplate`",
+            Self::Scaling => "Auto Scaling",
+            Self::Queue => "SQS",
+            Self::Parameter => "Systems Manager",
+            Self::Other => "EKS, IAM, STS, prices, quotas, and `CreateTags` of EC2",
+        }
+    }
+}
+
+/// The calls that one process makes at most. Retries of the SDK are not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallBudget {
+    /// The calls that share the budget.
+    pub calls: &'static str,
+    /// Calls that may start at once.
+    pub burst: u32,
+    /// Calls per second after the burst.
+    pub rate: u32,
+}
+
+impl CallBudget {
+    /// Returns the maximum number of calls in this many seconds.
+    pub fn within(self, seconds: u32) -> u32 {
+        self.burst.saturating_add(self.rate.saturating_mul(seconds))
+    }
+}
+
+/// Returns the budget of each API.
+pub fn call_budgets() -> impl Iterator<Item = CallBudget> {
+    ApiBucket::ALL.into_iter().map(|api| {
+        let (burst, rate) = api.burst_and_rate();
+        CallBudget { calls: api.calls(), burst, rate }
+    })
 }
 
 /// A token bucket, stored as the time at which it is full again.

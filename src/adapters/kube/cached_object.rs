@@ -251,6 +251,7 @@ impl Interner {
                 let texts = &mut self.texts;
                 if let Some(pod) = Arc::get_mut(pod) {
                     pod.namespace.share(texts);
+                    texts.share(&mut pod.template);
                     pod.node.iter_mut().for_each(|node| node.share(texts));
                     if let Some(owner) = owner {
                         owner.namespace.share(texts);

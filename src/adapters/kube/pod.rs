@@ -62,7 +62,7 @@ pub(super) fn parse_pod(
     let pod = Pod {
         uid: meta.uid.clone().ok_or_else(|| wrong("no UID"))?.into(),
         owner: controller_owner(&meta),
-        template: key,
+        template: key.into(),
         node: node.filter(|name| !name.is_empty()).map(Into::into),
         nominated: nominated.filter(|name| !name.is_empty()).map(Into::into),
         phase,

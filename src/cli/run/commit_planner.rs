@@ -256,10 +256,21 @@ impl BlockingPlanner for JudgedPlanner {
     }
 
     fn plan(&self, world: &Observed, limits: PlanScope) -> Plan {
-        let PlanScope { changeable_nodes, excluded_addresses, running_pods_only } = limits;
-        let excluded_addresses = excluded_addresses.iter().map(ToString::to_string).collect();
-        let scope =
-            Scope { excluded_addresses, changeable_nodes, running_pods_only, ..Scope::default() };
+        let PlanScope {
+            changeable_nodes,
+            excluded_addresses,
+            running_pods_only,
+            skips_demand_scenarios,
+        } = limits;
+        let scope = Scope {
+            excluded_addresses: excluded_addresses.iter().map(ToString::to_string).collect(),
+            changeable_nodes,
+            running_pods_only,
+            // A policy must find them in every plan that it judges.
+            skips_demand_scenarios: skips_demand_scenarios
+                && !self.judge.may_read_demand_scenarios(),
+            ..Scope::default()
+        };
         let mut plan = planner::plan(&self.inputs(world, scope));
         plan.capacity.cost.breakdown = breakdown(&plan, &self.repository.fleet.commitments);
         self.judge.record(&mut plan);

@@ -65,6 +65,7 @@ pub(super) fn planning(path: PathBuf, args: PlanningArgs) -> Result<PlanningSett
             replaced_addresses: addresses(replace)?,
             changeable_nodes: None,
             running_pods_only: false,
+            skips_demand_scenarios: false,
         },
         compare,
         guard,

@@ -226,7 +226,7 @@ fn requests_by_node(observed: &Observed, desired: &Desired) -> BTreeMap<NodeName
         let Some(name) = &pod.node else { continue };
         let usage = usage.entry(name.clone()).or_default();
         usage.pods = usage.pods.saturating_add(1);
-        if let Some(template) = observed.templates.get(&pod.template) {
+        if let Some(template) = observed.templates.get(&*pod.template) {
             usage.requests = usage.requests.plus(&live_requests(pod, template, &context));
         }
     }

@@ -439,7 +439,7 @@ fn pods_that_kube_scheduler_does_not_place_now_are_left_alone() {
     gated.spec.scheduling_gates = vec!["quota".to_owned()];
     for (key, template, pod) in [("other", other, 1), ("gated", gated, 2)] {
         world.templates.insert(key.to_owned(), Arc::new(template));
-        Arc::make_mut(&mut world.pods[pod]).template = key.to_owned();
+        Arc::make_mut(&mut world.pods[pod]).template = key.into();
     }
     let mut harness = leads(Mode::Full, Some(plan_for(3)));
     assert_eq!(observe(&mut harness, 1, world), opened(&[], &[1, 2]));

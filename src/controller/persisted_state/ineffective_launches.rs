@@ -126,8 +126,8 @@ impl PodDigests {
         for (workload, pods) in world.pod_runs() {
             if !declared.contains(&workload) {
                 let active = pods.iter().filter(|pod| pod.is_active());
-                let templates: BTreeSet<&String> = active.map(|pod| &pod.template).collect();
-                let all = templates.into_iter().map(|template| digest(template));
+                let templates: BTreeSet<&str> = active.map(|pod| &*pod.template).collect();
+                let all = templates.into_iter().map(digest);
                 digests.entry(workload).or_default().extend(all);
             }
         }

@@ -148,7 +148,7 @@ fn launches_name_declared_workloads_and_templates_of_others() {
         plan.capacity.demand = vec![demand.clone()];
         let mut world = controller::world(0);
         let owner = Some(workload.clone());
-        let template = template.to_owned();
+        let template = template.into();
         let pod = crate::model::observed::Pod { owner, template, ..world::pod("api") };
         world.pods.push(std::sync::Arc::new(pod));
         super::launch_digests(&plan, &world).remove(&address).expect("the launch")

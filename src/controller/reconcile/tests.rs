@@ -89,6 +89,23 @@ fn full_plan_follows_an_empty_or_blocked_additive_plan() {
 }
 
 #[test]
+fn only_the_additive_first_pass_skips_demand_scenarios() {
+    let skips = |harness: &ControllerHarness| {
+        let planning = harness.state().planning.run.as_ref().expect("it plans");
+        planning.scope.skips_demand_scenarios
+    };
+    for (mode, expected) in [(Mode::Full, true), (Mode::Additive, false)] {
+        let mut harness = settled_controller(mode, &[]);
+        harness.observe(3, world_with_pending(3, &["a"]));
+        assert_eq!(skips(&harness), expected, "{mode:?}");
+    }
+    let mut harness = settled_controller(Mode::Full, &[]);
+    harness.observe(3, world_with_pending(3, &["a"]));
+    harness.finish_planning(3, plan_keeping_all());
+    assert_eq!((planning_in_progress(&harness), skips(&harness)), (FULL, false));
+}
+
+#[test]
 fn full_plan_goes_first_without_new_pending_pods() {
     let mut cordoned = world_with_pending(3, &["a"]);
     for node in cordoned.nodes.values_mut().take(1) {

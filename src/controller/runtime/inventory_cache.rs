@@ -7,7 +7,7 @@
 //! - A read that is too old is repeated.
 //! - A failed read is an error, and an older read does not stand in for it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -63,6 +63,18 @@ impl CachedInventory {
     }
 }
 
+/// Replaces each unchanged instance with the one of the previous read. Observations and plans of
+/// the previous read then share its tags with the new ones.
+fn share_unchanged_instances(inventory: &mut CloudInventory, previous: &CloudInventory) {
+    let previous: BTreeMap<&InstanceId, &Instance> =
+        previous.instances.iter().map(|instance| (&instance.id, instance)).collect();
+    for instance in &mut inventory.instances {
+        if let Some(known) = previous.get(&instance.id).filter(|known| ***known == *instance) {
+            instance.clone_from(known);
+        }
+    }
+}
+
 impl<C: Cloud> InventoryCache<C> {
     pub(super) fn new(cloud: Arc<C>) -> Self {
         Self {
@@ -94,9 +106,12 @@ impl<C: Cloud> InventoryCache<C> {
             return Ok(inventory.clone());
         }
         let started_at = Instant::now();
-        let read = self.cloud.inventory().await;
+        let mut read = self.cloud.inventory().await;
         let mut cached = self.lock();
         cached.read_duration = started_at.elapsed();
+        if let (Ok(inventory), Some((_, previous))) = (&mut read, &cached.read) {
+            share_unchanged_instances(inventory, previous);
+        }
         cached.read = read.as_ref().ok().map(|inventory| (started_at, inventory.clone()));
         read
     }
@@ -167,8 +182,10 @@ mod tests {
 
     use super::*;
     use crate::apply::ports::CallEffect;
+    use crate::testing::world::{instance, managed_instance};
 
-    /// A cloud that counts its reads and fails every third.
+    /// A cloud that counts its reads and fails every third. It lists an instance that never
+    /// changes, and one with the count in a tag.
     #[derive(Default)]
     struct FlakyCloud(AtomicU32);
 
@@ -180,7 +197,10 @@ mod tests {
                 let (verb, reason) = ("read".to_owned(), "no".to_owned());
                 return Err(PortError { verb, reason, effect: CallEffect::Unknown });
             }
-            Ok(CloudInventory { unread: vec![reads.to_string()], ..CloudInventory::default() })
+            let count = reads.to_string();
+            let changing = instance("i-2").with_tags(&[("reads", count.as_str())]);
+            let instances = vec![managed_instance("i-1", "prod"), changing];
+            Ok(CloudInventory { instances, unread: vec![count], ..CloudInventory::default() })
         }
 
         async fn find_instances(
@@ -239,6 +259,18 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(220)).await;
             assert!(cache.inventory().await.is_err(), "too old, and what is new cannot be read");
             assert_eq!(cache.inventory().await.expect("read").unread, ["4"], "never the old one");
+        });
+    }
+
+    #[test]
+    fn unchanged_instances_share_their_tags_between_reads() {
+        run(async {
+            let cache = cache(Duration::ZERO);
+            let first = cache.inventory().await.expect("read");
+            let second = cache.inventory().await.expect("read");
+            let [first, second] = [first, second].map(|read| read.instances);
+            assert!(std::ptr::eq(&*first[0].tags, &*second[0].tags), "one copy");
+            assert_eq!((first[1].tags["reads"].as_str(), &*second[1].tags["reads"]), ("1", "2"));
         });
     }
 

@@ -195,7 +195,7 @@ fn on_fargate(scenario: &mut Scenario, name: &str) {
     scenario.observed.templates.insert(key.clone(), Arc::new(template));
     let id = workload(scenario);
     let pod = scenario.last_pod();
-    (pod.owner, pod.template) = (Some(id), key);
+    (pod.owner, pod.template) = (Some(id), key.into());
 }
 
 fn on_ec2(scenario: &mut Scenario, name: &str) {

@@ -34,7 +34,7 @@ fn pod(scenario: &mut Scenario, kind: WorkloadKind, template: &str) -> Uid {
     scenario.bind("n1");
     let pod = scenario.last_pod();
     (pod.owner, pod.node) = ((kind != WorkloadKind::Pod).then(|| id(kind)), None);
-    template.clone_into(&mut pod.template);
+    pod.template = template.into();
     pod.uid.clone()
 }
 

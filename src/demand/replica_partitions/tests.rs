@@ -154,7 +154,7 @@ fn undeclared_pods_keep_the_zones_of_their_claims() {
         let template = Arc::new(PodTemplate { spec, ..PodTemplate::default() });
         cluster.templates.insert(name.to_owned(), template);
         let pod = cluster.pods.last_mut().expect("just added");
-        Arc::make_mut(pod).template = name.to_owned();
+        Arc::make_mut(pod).template = name.into();
     }
     let group = group(&Desired::default(), &cluster, "db");
     let expected = [

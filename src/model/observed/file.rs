@@ -113,7 +113,7 @@ fn find_contradictions(world: &Observed) -> Vec<String> {
         if !seen.insert((&pod.namespace, &pod.name)) {
             problems.push(format!("pod `{}/{}` is listed twice", pod.namespace, pod.name));
         }
-        if !world.templates.contains_key(&pod.template) {
+        if !world.templates.contains_key(&*pod.template) {
             problems.push(format!(
                 "pod `{}/{}` has the template `{}`, which is not among `templates`",
                 pod.namespace, pod.name, pod.template
@@ -153,7 +153,7 @@ mod tests {
         expected.canonicalize();
         assert_eq!(read, expected);
         assert_eq!(&*read.pods[0].name, "a");
-        assert_eq!(read.pods[0].template, template_key(&PodTemplate::default()));
+        assert_eq!(&*read.pods[0].template, template_key(&PodTemplate::default()));
     }
 
     #[test]

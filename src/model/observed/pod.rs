@@ -22,7 +22,7 @@ pub struct Pod {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<WorkloadId>,
     /// Key of the pod template in [`Observed::templates`](super::Observed::templates).
-    pub template: String,
+    pub template: Arc<str>,
     /// Node to which the pod is bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeName>,

@@ -194,8 +194,8 @@ fn fixed(context: &CheckContext<'_>, end_nodes: &[EndNode<'_>], daemons: &[PodSe
         if !(pod.mirror || set.as_ref().is_some_and(|key| !expected(key))) {
             continue;
         }
-        let Some(template) = observed.templates.get(&pod.template) else { continue };
-        let pod_set = fixed.entry((&pod.namespace, &pod.template)).or_insert_with(|| PodSet {
+        let Some(template) = observed.templates.get(&*pod.template) else { continue };
+        let pod_set = fixed.entry((&pod.namespace, &*pod.template)).or_insert_with(|| PodSet {
             name: set.unwrap_or_else(|| format!("{}/Pod/{}", pod.namespace, pod.name)),
             shape: Arc::new(pod_shape(&pod.namespace, template, &shape_context)),
             kind: PodSetKind::Fixed,

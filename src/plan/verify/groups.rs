@@ -335,9 +335,12 @@ fn has_cluster_autoscaler(context: &CheckContext<'_>) -> bool {
     };
     let runs = |pod: &Pod| {
         pod.node.is_some()
-            && observed.templates.get(&pod.template).is_some_and(|t| t.cluster_autoscaler.is_some())
+            && observed
+                .templates
+                .get(&*pod.template)
+                .is_some_and(|t| t.cluster_autoscaler.is_some())
     };
-    let labels = |template: &String| observed.templates.get(template).map(|pod| &pod.labels);
+    let labels = |template: &str| observed.templates.get(template).map(|pod| &pod.labels);
     let declared = desired.workloads.values().filter(|one| one.scale != Scale::Replicas(0));
     let live = observed.workloads.iter().filter(|live| live.replicas > 0);
     let pods = observed.pods.iter().filter(|pod| pod.is_active());
@@ -345,7 +348,7 @@ fn has_cluster_autoscaler(context: &CheckContext<'_>) -> bool {
         .into_iter()
         .any(|one| is_listed(&one.id) && is_named(&one.id, Some(&one.template.labels)))
         || live.into_iter().any(|one| {
-            is_trusted(&one.id) && is_named(&one.id, one.template.as_ref().and_then(labels))
+            is_trusted(&one.id) && is_named(&one.id, one.template.as_deref().and_then(labels))
         })
         || pods.into_iter().filter_map(|pod| Some((pod, pod.owner.as_ref()?))).any(
             |(pod, owner)| {

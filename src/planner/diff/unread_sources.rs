@@ -24,7 +24,7 @@ pub(super) fn running_pods(object: &str, observed: &Observed) -> u32 {
         let is_owner = owner.kind.to_string() == kind
             && Some(owner.namespace.as_str()) == namespace
             && *owner.name == *name;
-        let template = observed.templates.get(&pod.template);
+        let template = observed.templates.get(&*pod.template);
         is_owner || template.is_some_and(|template| has_label(template, name))
     };
     let pods = observed.pods.iter().filter(|pod| pod.is_active() && !pod.mirror);

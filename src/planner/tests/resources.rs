@@ -162,7 +162,7 @@ fn observed_daemon_set_counts_on_new_nodes() {
     let (namespace, name) = ("kube-system".into(), "agent".into());
     let agent = WorkloadId { namespace, name, kind: WorkloadKind::DaemonSet };
     pod.owner = Some(agent.clone());
-    pod.template = "agent".to_owned();
+    pod.template = "agent".into();
     scenario.observed.workloads.push(live_workload(&agent, 1));
     scenario.observed.templates.insert("agent".to_owned(), Arc::new(template));
     // Three pods of 500m fit on a node with 1930m; with the 500m of the agent, only two fit.

@@ -19,7 +19,7 @@ fn two_nodes() -> (Scenario, NodeName) {
     template.labels.extend([label("app.kubernetes.io/instance", "shop")]);
     let last = scenario.last_pod();
     last.owner = Some(shop);
-    last.template = "shop".to_owned();
+    last.template = "shop".into();
     let node = last.node.clone().expect("bound");
     scenario.observed.templates.insert("shop".to_owned(), template.into());
     scenario.scale(0);

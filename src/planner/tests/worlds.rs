@@ -343,7 +343,13 @@ fn declared_count_of_autoscaled_workload_is_ignored() {
         1,
         "without an autoscaler, the declared count applies"
     );
-    scenario.desired.scalers.push(Scaler {
+    scenario.desired.scalers.push(autoscaler_of_a());
+    assert_eq!(changes(&scenario.plan()), (0, 0));
+}
+
+/// Returns an autoscaler of Deployment `a` with one to ten pods.
+fn autoscaler_of_a() -> Scaler {
+    Scaler {
         origin: Origin::new("hpa.yaml", 1),
         object: "HorizontalPodAutoscaler other/a".into(),
         namespace: "other".into(),
@@ -355,8 +361,31 @@ fn declared_count_of_autoscaled_workload_is_ignored() {
             metrics: Vec::new(),
             behavior: None,
         }),
-    });
-    assert_eq!(changes(&scenario.plan()), (0, 0));
+    }
+}
+
+#[test]
+fn skipped_demand_scenarios_change_no_decision() {
+    let mut scenario = running(&["m5.large"], 6, template(600, 100));
+    // Room for three nodes, and so for nine pods.
+    scenario.pool().limits.resources = [("cpu".into(), 6000)].into();
+    scenario.desired.scalers.push(autoscaler_of_a());
+    scenario.deploy("b", 3, template(600, 100));
+    let additive_plan = |skips_demand_scenarios| {
+        let changeable_nodes = Some(BTreeSet::new());
+        let scope = Scope { changeable_nodes, skips_demand_scenarios, ..Scope::default() };
+        scenario.plan_within(scope)
+    };
+    let scenarios = |plan: &Plan| {
+        let warnings = plan.capacity.diagnostics.iter();
+        let warnings = warnings.filter(|row| row.message.starts_with("may scale to 10 pods"));
+        (plan.capacity.modes.len(), warnings.count())
+    };
+    let (whole, short) = (additive_plan(false), additive_plan(true));
+    assert_eq!(scenarios(&whole), (3, 1));
+    assert_eq!(scenarios(&short), (0, 0));
+    assert_eq!(changes(&short), (1, 0));
+    assert_eq!(short.capacity.digest, whole.capacity.digest);
 }
 
 #[test]

@@ -403,7 +403,7 @@ fn controllers(view: &WorldView<'_>, texts: &TemplateTexts) -> BTreeMap<ObjectKe
     let mut counts: BTreeMap<(WorkloadId, String), ReplicaCounts> = BTreeMap::new();
     for pod in view.pods().filter(|pod| pod.is_active()) {
         let Some(owner) = &pod.owner else { continue };
-        let count = counts.entry((owner.clone(), pod.template.clone())).or_default();
+        let count = counts.entry((owner.clone(), pod.template.to_string())).or_default();
         count.all += 1;
         count.ready += u32::from(pod.phase == PodPhase::Running);
     }

@@ -166,7 +166,7 @@ fn set_granted_cpu(world: &mut Observed, owner: &str, node: &NodeName, cpu_milli
         let pod = Arc::make_mut(pod);
         pod.granted = [("app".to_owned(), [("cpu".into(), cpu_milli)].into())].into();
         let id = pod.owner.clone().expect("the filter selects pods with an owner");
-        let template = Some(pod.template.clone());
+        let template = Some(pod.template.to_string());
         if world.workloads.iter().all(|live| live.id != id) {
             world.workloads.push(LiveWorkload {
                 id,
@@ -402,7 +402,7 @@ fn templates(world: &Observed, desired: &Desired) -> Vec<(WorkloadId, Arc<PodTem
     let live = world
         .pods
         .iter()
-        .filter_map(|pod| Some((pod.owner.clone()?, world.templates.get(&pod.template)?.clone())));
+        .filter_map(|pod| Some((pod.owner.clone()?, world.templates.get(&*pod.template)?.clone())));
     declared.chain(live).collect()
 }
 

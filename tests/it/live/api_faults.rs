@@ -2,9 +2,12 @@
 //! AWS faults, partial and failed fleets, an API server outage, and blocked evictions. Each fault
 //! is bounded, and a second apply of the same plan finishes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use aws_config::retry::RetryConfig;
+use fleetwright::adapters::aws::{Aws, call_budgets};
+use fleetwright::apply::ports::Cloud as _;
 use fleetwright::apply::{ApplyStatus, Bounds, Outcome, Receipt};
 use jiff::SignedDuration;
 use kube::Client;
@@ -12,8 +15,10 @@ use serde_json::{Value as Json, json};
 
 use super::apply_faults::{ApplyFixture, bounds, expect};
 use super::cluster::{post, runtime};
+use super::controller_fixture::account;
 use super::kubelets::get;
-use super::proxy::{Call, Fault, refusal_body};
+use super::observation_calls::page_of;
+use super::proxy::{Call, Fault, Proxy, refusal_body};
 use super::proxy_additions::fleet_refused;
 use super::{measured, size};
 
@@ -23,6 +28,9 @@ const FAILURES: usize = 2;
 /// Default duration of the API server outage, in seconds. The book quotes a run with
 /// `FLEETWRIGHT_GONE=60`.
 const OUTAGE_SECONDS: usize = 12;
+
+/// Time for which reads are throttled.
+const THROTTLED: Duration = Duration::from_secs(3);
 
 /// Address of a quickstart instance that runs pods.
 const BUSY: &str = "ec2_instance.general[\"0\"]";
@@ -103,6 +111,35 @@ fn endless_throttling_gives_up_without_launch() {
         assert!(fixture.launched().await.is_empty() && !fixture.has_evicted());
         fixture.finish().await;
     });
+}
+
+#[test]
+fn throttled_reads_stay_within_the_call_budget() {
+    // The rule answers every call, so that nothing has to listen there.
+    let ec2 = Proxy::start("http://127.0.0.1:1");
+    let started = Instant::now();
+    ec2.set_fault_rule(move |_| {
+        if started.elapsed() < THROTTLED {
+            return Fault::Answer(503, refusal_body("RequestLimitExceeded", "slow down"));
+        }
+        Fault::Answer(200, page_of("i-1", ""))
+    });
+    // The budget does not count the retries of the SDK.
+    let config = account(&ec2.url).into_builder().retry_config(RetryConfig::disabled()).build();
+    let aws = Aws::from_config(&config, "prod");
+    let ids = BTreeSet::from(["i-1".into()]);
+    let read = || async {
+        while aws.find_instances(&ids).await.is_err() {
+            assert!(started.elapsed() < Duration::from_mins(1), "throttling has ended");
+        }
+    };
+    runtime().block_on(async { tokio::join!(read(), read(), read(), read()) });
+    let seconds = u32::try_from(started.elapsed().as_secs() + 1).expect("a minute");
+    let calls = u32::try_from(ec2.calls().len()).expect("a count");
+    let mut budgets = call_budgets();
+    let budget = budgets.find(|budget| budget.calls.contains("Describe")).expect("a budget");
+    assert!(calls <= budget.within(seconds), "{calls} calls in {seconds} s");
+    assert!(calls > budget.burst, "{calls} calls");
 }
 
 #[test]

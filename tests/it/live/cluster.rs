@@ -214,9 +214,9 @@ async fn check_objects(kubernetes: &Kubernetes) {
     let owner = pod.owner.as_ref().expect("an owner");
     assert_eq!((owner.kind, &*owner.name), (WorkloadKind::Deployment, "api"));
     assert_eq!(pod.node, Some("n1".into()));
-    let template = &objects.templates[&pod.template];
+    let template = &objects.templates[&*pod.template];
     assert_eq!(template.spec.node_name, None, "a scheduler bound it");
-    let bare = &objects.templates[&pod_named(&objects, "bare").template];
+    let bare = &objects.templates[&*pod_named(&objects, "bare").template];
     assert_eq!(bare.spec.node_name.as_deref(), Some("n1"), "its creator chose the node");
     let workload = objects.workloads.iter().find(|w| &*w.id.name == "api").expect("listed");
     assert_eq!((workload.id.kind, workload.replicas), (WorkloadKind::Deployment, 2));

@@ -121,6 +121,20 @@ fn ticks(process: &Child) -> u64 {
     fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
+/// Returns how long the CPU use at rest is measured. A small cluster is measured briefly: its value
+/// is not quoted.
+pub(super) fn idle_time(nodes: usize) -> Duration {
+    Duration::from_secs(if nodes > 1_000 { 30 } else { 1 })
+}
+
+/// Measures the CPU use of a process for this time. Returns it in thousandths of a core.
+pub(super) fn cpu_permille(process: &Child, time: Duration) -> u128 {
+    let (before, since) = (ticks(process), Instant::now());
+    std::thread::sleep(time);
+    let busy = (ticks(process) - before) * 1_000 / TICKS;
+    u128::from(busy) * 1_000 / since.elapsed().as_millis()
+}
+
 #[test]
 fn large_cluster_stays_within_call_and_memory_limits() {
     let (nodes, pods) = (size("FLEETWRIGHT_NODES", 40), size("FLEETWRIGHT_PODS", 20));
@@ -166,16 +180,11 @@ fn large_cluster_stays_within_call_and_memory_limits() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let first = started.elapsed();
-    // A small cluster is measured briefly: its value is not quoted.
-    let idle = Duration::from_secs(if nodes > 1_000 { 30 } else { 1 });
-    std::thread::sleep(idle);
-    let (before, since) = (ticks(&replica), Instant::now());
-    std::thread::sleep(idle);
-    let busy = (ticks(&replica) - before) * 1_000 / TICKS;
-    let share = u128::from(busy) * 100 / since.elapsed().as_millis();
+    std::thread::sleep(idle_time(nodes));
+    let share = cpu_permille(&replica, idle_time(nodes));
     measured(&format!(
         "run --world live over {nodes} nodes and {} pods: first plan after {first:?}, {} MiB resident \
-         ({} at most), {share} % of a core when idle",
+         ({} at most), {share} thousandths of a core when idle",
         nodes * pods,
         mebibytes(&replica, "VmRSS"),
         mebibytes(&replica, "VmHWM"),

@@ -1,12 +1,14 @@
 //! Counts the API calls of one observation. Their number is independent of the cluster size, apart
 //! from pages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use fleetwright::adapters::aws::Aws;
 use fleetwright::adapters::kube::Kubernetes;
-use fleetwright::apply::ports::Cluster;
+use fleetwright::apply::ports::{Cloud, Cluster};
 
 use super::cluster::runtime;
+use super::controller_fixture::account;
 use super::proxy::{Fault, Proxy};
 
 /// Objects per page.
@@ -43,6 +45,43 @@ fn observation_calls_grow_only_by_pages() {
         assert_eq!(*times, pages, "{path}");
     }
     assert!(small.values().all(|times| *times == 1), "{small:?}");
+}
+
+/// Returns a page of EC2 with one instance, and with the token of the next page.
+pub(super) fn page_of(instance: &str, next_token: &str) -> String {
+    format!(
+        "<DescribeInstancesResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\">\
+         <requestId>r</requestId><reservationSet><item><instancesSet><item>\
+         <instanceId>{instance}</instanceId>\
+         <instanceState><code>16</code><name>running</name></instanceState>\
+         <instanceType>m5.large</instanceType><launchTime>2026-11-01T00:00:00Z</launchTime>\
+         <placement><availabilityZone>us-east-1a</availabilityZone></placement>\
+         </item></instancesSet></item></reservationSet><nextToken>{next_token}</nextToken>\
+         </DescribeInstancesResponse>"
+    )
+}
+
+#[test]
+fn instances_are_read_in_the_largest_pages() {
+    // The rule answers every call, so that nothing has to listen there.
+    let ec2 = Proxy::start("http://127.0.0.1:1");
+    ec2.set_fault_rule(|call| {
+        let is_second = call.form.contains_key("NextToken");
+        let page = if is_second { page_of("i-2", "") } else { page_of("i-1", "second") };
+        Fault::Answer(200, page)
+    });
+    let aws = Aws::from_config(&account(&ec2.url), "prod");
+    let ids = BTreeSet::from(["i-1".into(), "i-2".into()]);
+    let found = runtime().block_on(aws.find_instances(&ids)).expect("read");
+    assert_eq!(found.len(), 2);
+    let calls = ec2.calls();
+    assert_eq!(calls.len(), 2);
+    for row in calls {
+        let fields = &row.call.form;
+        assert_eq!(fields.get("MaxResults").map(String::as_str), Some("1000"), "{fields:?}");
+        let names_instance = fields.keys().any(|field| field.starts_with("InstanceId"));
+        assert!(!names_instance, "EC2 refuses a page size beside IDs: {fields:?}");
+    }
 }
 
 /// Returns whether the priorities of Cluster Autoscaler are known, if their list has this status.

@@ -144,7 +144,7 @@ fn check_requests(objects: &ClusterObjects, pods: &[Json]) -> usize {
         }
         let Some(object) = stored.get(&*pod.name) else { continue };
         let exact = exact_requests(object);
-        let read = live_requests(pod, &objects.templates[&pod.template], &context);
+        let read = live_requests(pod, &objects.templates[&*pod.template], &context);
         let mut amounts = BTreeMap::from([
             ("cpu", read.cpu.0),
             ("memory", read.memory.0),

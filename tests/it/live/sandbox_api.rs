@@ -147,7 +147,7 @@ fn world(nodes: usize, pods: usize) -> World {
                 name: format!("api-{n:05}-{m:03}").into(),
                 uid: format!("pod-{n}-{m}").into(),
                 owner: Some(owner.clone()),
-                template: key.clone(),
+                template: key.as_str().into(),
                 node: Some(name.clone()),
                 nominated: None,
                 phase: PodPhase::Running,

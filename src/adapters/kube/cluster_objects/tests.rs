@@ -85,6 +85,8 @@ fn observations_share_unchanged_pods() {
     assert!(first.iter().zip(&again).all(|(a, b)| Arc::ptr_eq(a, b)));
     let text = |pod: &Arc<Pod>| pod.namespace.as_str().as_ptr();
     assert_eq!(text(&first[0]), text(&first[1]), "one text, although each was read by itself");
+    let template = |pod: &Arc<Pod>| pod.template.as_ptr();
+    assert_eq!(template(&first[0]), template(&first[1]), "one key of their template");
     let owner = |pod: &Arc<Pod>| pod.owner.clone().expect("it has one");
     let other = cached(&mut pods, "other");
     assert_eq!((&*owner(&other[0]).name, &*owner(&first[0]).name), ("other", "api"));

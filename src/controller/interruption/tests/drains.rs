@@ -176,7 +176,7 @@ fn with_pods(seconds: i64, pods: &[&str]) -> Observed {
     world.templates.insert("critical".to_owned(), Arc::new(template));
     world.pods.extend(pods.iter().map(|name| {
         let pod = world::pod(name);
-        let template = if name.starts_with("dns") { "critical".to_owned() } else { pod.template };
+        let template = if name.starts_with("dns") { "critical".into() } else { pod.template };
         let (node, phase) = (Some("node-of-i-1".into()), PodPhase::Running);
         Arc::new(Pod { template, node, phase, ..pod })
     }));

@@ -60,7 +60,7 @@ fn static_pod(fixture: &mut PlanFixture, node: &str) {
     let pod = world::pod("static").on(node);
     let pod = Pod {
         namespace: "shop".into(),
-        template: "static".to_owned(),
+        template: "static".into(),
         created_at: fixture.inputs.observed.taken_at,
         mirror: true,
         ..pod
