@@ -159,7 +159,7 @@ pub(crate) fn sort_by_queue_order(nominations: &mut [PodNomination], world: &Obs
 /// Returns the sort key of a pod in the queue of kube-scheduler: the highest priority first, then
 /// the oldest pod.
 fn queue_order(pod: &Pod, world: &Observed) -> (Reverse<i32>, Timestamp) {
-    let template = world.templates.get(&pod.template);
+    let template = world.templates.get(&*pod.template);
     // The API server writes the priority of the class into each pod.
     let priority = template.and_then(|template| template.spec.priority);
     (Reverse(priority.unwrap_or(0)), pod.created_at)
@@ -322,7 +322,7 @@ mod tests {
         let pods = [("newer", "usual", 1), ("older", "usual", 0), ("latest", "urgent", 2)];
         let world = world.with_pods(pods.map(|(name, template, second)| {
             let created_at = Timestamp::from_second(second).expect("a time");
-            let (owner, template) = (Some(owner.clone()), template.to_owned());
+            let (owner, template) = (Some(owner.clone()), template.into());
             Pod { owner, template, created_at, ..pod(name) }
         }));
         let names = |nominations: &[PodNomination]| -> Vec<String> {

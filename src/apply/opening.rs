@@ -370,7 +370,7 @@ mod tests {
         let mut world = Observed::of_cluster("test", Timestamp::UNIX_EPOCH);
         world.templates.insert("urgent".to_owned(), Arc::new(urgent));
         let nomination = |template: &str| {
-            let pod = Arc::new(Pod { template: template.to_owned(), ..pod(template) });
+            let pod = Arc::new(Pod { template: template.into(), ..pod(template) });
             PodNomination { pod, node: "n".into() }
         };
         let mut nominations = vec![nomination("usual"); EARLY_NOMINATIONS_MAX];

@@ -287,7 +287,7 @@ fn early_nominations_begin_with_the_highest_priority() {
     template.spec.priority = Some(1);
     world.templates.insert("urgent".to_owned(), Arc::new(template));
     let pod = Arc::make_mut(world.pods.last_mut().expect("one"));
-    (pod.owner, pod.template) = (Some(urgent), "urgent".to_owned());
+    (pod.owner, pod.template) = (Some(urgent), "urgent".into());
     let mut harness = leads(Mode::Full, Some(plan));
     let steps = observe(&mut harness, 1, world);
     let [(nominated, nodes)] = &steps[..] else { panic!("{steps:?}") };
