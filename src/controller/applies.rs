@@ -41,6 +41,8 @@ pub(super) struct ApplyRun {
     /// Instances that the plan removes, and those of them that EC2 was asked to terminate.
     pub(super) removed_instances: BTreeSet<InstanceId>,
     pub(super) terminated_instances: BTreeSet<InstanceId>,
+    /// Removed instances without pods, which the removal budget does not count.
+    pub(super) uncounted_removals: BTreeSet<InstanceId>,
     /// Instances of the launches without an answer; `None` if groups launch some of them.
     pub(super) expected: Option<BTreeMap<Address, Instance>>,
     /// Launches that EC2 may have received, and whose answer is unknown.
@@ -64,6 +66,11 @@ pub(super) struct ApplyRun {
 impl ApplyRun {
     pub(super) fn removes_instance(&self, instance: &InstanceId) -> bool {
         self.removed_instances.contains(instance)
+    }
+
+    /// Returns the removed instances that the removal budget counts.
+    fn counted_removals(&self) -> BTreeSet<InstanceId> {
+        &self.removed_instances - &self.uncounted_removals
     }
 
     /// Returns the rows whose steps are all finished.
@@ -205,7 +212,7 @@ impl Applies {
             }));
             // Digests identify the requested changes, and an apply that has started needs no check.
             let persisted = || {
-                saved.has_reserved_removals(&run.removed_instances)
+                saved.has_reserved_removals(&run.counted_removals())
                     && run.contingency.as_ref().is_none_or(|of| saved.has_counted_use(of))
                     && inflight_launches::has_registered(&saved.in_doubt_launches, &run.plan)
             };
@@ -362,8 +369,11 @@ impl ControllerState {
         let why = address.map_or("unknown", |at| removal_reason(&run.plan, at)).to_owned();
         self.observation.unobserved.note_termination(instance, now);
         run.terminated_instances.insert(instance.clone());
+        let is_counted = !run.uncounted_removals.contains(instance);
         if let Some(persisted) = &mut self.persistence.loaded {
-            persisted.record_removals(&[instance.clone()].into(), now);
+            if is_counted {
+                persisted.record_removals(&[instance.clone()].into(), now);
+            }
             persisted.confirmed_removals.retain(|id| id != instance);
         }
         self.counters.count(Counter::Terminations(why.clone()));
@@ -469,7 +479,7 @@ impl ControllerState {
                 })
         };
         let (untouched, removed): (BTreeSet<InstanceId>, BTreeSet<InstanceId>) =
-            run.removed_instances.iter().cloned().partition(is_untouched);
+            run.counted_removals().into_iter().partition(is_untouched);
         let now = self.now;
         if let Some(persisted) = &mut self.persistence.loaded {
             inflight_launches::forget_apply(

@@ -11,6 +11,7 @@
 mod arriving_pods;
 mod budget_room;
 mod change_group;
+mod empty_nodes;
 mod message;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,7 @@ use arriving_pods::{pods_arriving_block, workloads_arriving};
 use budget_room::BudgetRoom;
 use change_group::ChangeGroup;
 pub(super) use change_group::{change_groups, replacing_rows};
+pub(super) use empty_nodes::removals_without_pods;
 use jiff::{SignedDuration, Timestamp};
 use message::not_applyable_reason;
 pub use message::with_message;
@@ -71,6 +73,8 @@ pub struct GateContext<'a> {
     pub revision: &'a Revision,
     /// Recent changes and operator requests.
     pub persisted: &'a PersistedState,
+    /// The observation that the plan was made from.
+    pub planned: &'a Observed,
     /// The newest complete observation.
     pub observed: &'a Observed,
     /// Number of nodes, without Fargate and stale nodes.

@@ -418,6 +418,7 @@ impl ControllerState {
             mode: self.mode(),
             revision: self.revisions.served.as_ref()?,
             persisted: self.persistence.loaded.as_ref()?,
+            planned,
             observed: world,
             nodes: u32::try_from(nodes.count()).unwrap_or(u32::MAX),
             unready: u32::try_from(unready).unwrap_or(u32::MAX),
@@ -452,6 +453,8 @@ impl ControllerState {
         };
         let world = self.planning.last.as_ref().map(|last| &*last.world);
         let launched_for = world.map(|world| launch_digests(&plan, world)).unwrap_or_default();
+        let uncounted = self.gate_context().map(|of| gates::removals_without_pods(&plan, &of));
+        let uncounted_removals = uncounted.unwrap_or_default();
         let record = CompletedApply::started(&plan, &revision.commit, approved_by, self.now);
         let requests = self.applies.current_requests();
         let Some(persisted) = &mut self.persistence.loaded else { return };
@@ -465,7 +468,7 @@ impl ControllerState {
             Err(until) => return self.wait_for_inflight_launches(&plan, until),
         };
         let removed: BTreeSet<InstanceId> = retired_rows(&plan).filter_map(instance_of).collect();
-        persisted.reserve_removals(&removed, self.now);
+        persisted.reserve_removals(&(&removed - &uncounted_removals), self.now);
         let contingency = if let Some(cover) = &cover {
             persisted.use_contingency(cover)
         } else {
@@ -497,6 +500,7 @@ impl ControllerState {
             is_removing,
             is_launching: true,
             removed_instances: removed,
+            uncounted_removals,
             terminated_instances: BTreeSet::new(),
             expected,
             unanswered_launches,

@@ -35,6 +35,7 @@ mod layers;
 mod list_prices;
 #[cfg(feature = "kubernetes")]
 mod live;
+mod marked_nodes;
 mod missing_tool;
 #[cfg(feature = "kubernetes")]
 mod odd_objects;

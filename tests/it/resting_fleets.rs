@@ -21,15 +21,26 @@ fn copy_tree(tree: &str, workspace: &Workspace) {
 }
 
 fn applied(tree: &str) -> Workspace {
+    planned_and_applied(tree).0
+}
+
+/// Plans a new fleet for the tree and applies this plan. Returns the plan as well.
+fn planned_and_applied(tree: &str) -> (Workspace, Json) {
     let workspace = Workspace::empty();
     copy_tree(tree, &workspace);
-    let applied = workspace.run(&["apply", ".", "--world", "sim:world", "--auto-approve"]);
+    let first = plan_with(&workspace, &["--out", "a.plan"]);
+    let applied = workspace.run(&["apply", "a.plan", "--world", "sim:world", "--auto-approve"]);
     assert_eq!(applied.code, Some(0), "{tree}: {}{}", applied.out, applied.err);
-    workspace
+    (workspace, first)
 }
 
 fn plan(workspace: &Workspace) -> Json {
-    let planned = workspace.run(&["plan", ".", "--world", "sim:world", "--format", "json"]);
+    plan_with(workspace, &[])
+}
+
+fn plan_with(workspace: &Workspace, options: &[&str]) -> Json {
+    let plan = ["plan", ".", "--world", "sim:world", "--format", "json"];
+    let planned = workspace.run(&[&plan[..], options].concat());
     assert_eq!(planned.code, Some(0), "{}", planned.err);
     serde_json::from_str(&planned.out).expect("a plan")
 }
@@ -43,9 +54,13 @@ fn changes(plan: &Json) -> Vec<&Json> {
 #[test]
 fn plan_after_an_apply_is_empty() {
     for tree in TREES {
-        let second = plan(&applied(tree));
+        let (workspace, first) = planned_and_applied(tree);
+        let second = plan(&workspace);
         let changes = changes(&second);
         assert!(changes.is_empty(), "{tree}: {} changes: {:#?}", changes.len(), changes.first());
+        let [before, after] = [&first, &second].map(|plan| &plan["capacity"]["cost"]);
+        assert!(before["lower_bound_hourly"].is_string(), "{tree}: {before}");
+        assert_eq!(before["lower_bound_hourly"], after["lower_bound_hourly"], "{tree}");
     }
 }
 
@@ -70,9 +85,7 @@ fn steered_plan_after_a_steered_apply_is_empty() {
     let steered = ["apply", ".", "--steer", "--world", "sim:world", "--auto-approve"];
     let applied = workspace.run(&steered);
     assert_eq!(applied.code, Some(0), "{}{}", applied.out, applied.err);
-    let second =
-        workspace.run(&["plan", ".", "--steer", "--world", "sim:world", "--format", "json"]);
-    let second: Json = serde_json::from_str(&second.out).expect("a plan");
+    let second = plan_with(&workspace, &["--steer"]);
     assert!(changes(&second).is_empty(), "{:?}", changes(&second).first());
 }
 
@@ -100,6 +113,20 @@ fn small_edits_move_no_pod() {
         let second = plan(&workspace);
         let removed = changes(&second).len();
         assert_eq!(removed, 0, "without document {edited}: {removed} changes");
+    }
+    let scaled = |percent: u64| {
+        let mut object: Json = serde_json::from_str(documents[0]).expect("JSON");
+        let replicas = object["spec"]["replicas"].as_u64().expect("a number");
+        assert!(replicas >= 10, "{replicas} replicas");
+        object["spec"]["replicas"] = Json::from(replicas * percent / 100);
+        [object.to_string(), documents[1..].join("\n---\n")].join("\n---\n")
+    };
+    let added = [text.as_str(), &documents[3].replace("web3", "added")].join("\n---\n");
+    for (what, edited) in [("+10 %", scaled(110)), ("-10 %", scaled(90)), ("added", added)] {
+        workspace.write("workloads.yaml", &edited);
+        let second = plan(&workspace);
+        let pods = &second["capacity"]["pods"];
+        assert_eq!(pods["moved"], Json::from(0), "{what}: {pods}");
     }
 }
 

@@ -1,10 +1,12 @@
 //! Bursts of pods that arrive in pieces: one plan for all of them launches their nodes.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use fleetwright::catalog::Catalog;
+use fleetwright::model::ids::InstanceId;
 use fleetwright::model::observed::Observed;
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::WaveStep;
@@ -15,8 +17,10 @@ use super::harness::Simulation;
 use super::incidents::{ScenarioFn, ScenarioResult, converged, ensure, minutes};
 use super::repository::{Commit, SimulatedCommit};
 
-pub(crate) const ALL: &[(&str, ScenarioFn)] =
-    &[("bursts: an unsteered burst in pieces launches what its first plan has", unsteered_burst)];
+pub(crate) const ALL: &[(&str, ScenarioFn)] = &[
+    ("bursts: an unsteered burst in pieces launches what its first plan has", unsteered_burst),
+    ("bursts: nodes of a scale-up stay, and free places are used", scale_up_with_free_places),
+];
 
 /// A Job of many pods, and a Deployment whose pod needs nearly a whole node. In some orders of
 /// arrival, the pods of the Job are on every node first, so that this pod is unschedulable.
@@ -104,4 +108,38 @@ fn unsteered_burst(catalog: &Rc<Catalog>) -> ScenarioResult {
     ensure(planned > 0 && (planned..=planned + 1).contains(&launched), || {
         format!("{launched} launches, and {planned} in the first plan")
     })
+}
+
+fn scale_up_with_free_places(catalog: &Rc<Catalog>) -> ScenarioResult {
+    // Each instance type has an even number of places, so that one is free.
+    let commit = Commit { cpu: 900, ..Commit::default() }.with("api", 12).with("jobs", 1);
+    let mut run = converged(catalog, 162, commit)?;
+    let before = launched_instances(&run);
+    run.commit(|commit| commit.with("api", 30));
+    let all_run = run.wait_until(minutes(10), |run| {
+        let pods = run.observed().pods;
+        pods.iter().filter(|pod| pod.is_active() && pod.node.is_some()).count() == 31
+    });
+    run.check()?;
+    ensure(all_run, || "pods are pending".to_owned())?;
+    let launched = &launched_instances(&run) - &before;
+    // At least two places each, for the 17 pods without a free place.
+    ensure((1..=9).contains(&launched.len()), || format!("{} launches", launched.len()))?;
+    run.advance(minutes(30));
+    run.check()?;
+    let left: BTreeSet<InstanceId> = run.instances().into_iter().map(|i| i.id).collect();
+    let removed = launched.difference(&left).count();
+    ensure(removed == 0, || format!("{removed} of {} new instances ended", launched.len()))?;
+    let further = launched_instances(&run).len() - before.len() - launched.len();
+    ensure(further == 0, || format!("{further} further launches"))
+}
+
+/// Returns all instances that were launched since the start of the run.
+fn launched_instances(run: &Simulation) -> BTreeSet<InstanceId> {
+    let calls = run.shared.calls.borrow();
+    let launched = calls.iter().filter_map(|call| {
+        let CallKind::Launch(_, Some(id)) = &call.kind else { return None };
+        Some(id.clone())
+    });
+    launched.collect()
 }

@@ -114,9 +114,10 @@ fn clock_behind_in_removal_budget(catalog: &Rc<Catalog>) -> ScenarioResult {
     run.skew(0, minutes(-4));
     run.advance(minutes(6));
     let before = run.checks.borrow().removals();
-    run.commit(|commit| commit.with("api", 0));
+    // The request of each pod shrinks to a tenth, so that nodes with pods become removable.
+    run.commit(|commit| Commit { cpu: 70, ..commit });
     let removed = |run: &Simulation| run.checks.borrow().removals() - before;
-    ensure(run.wait_until(minutes(5), |run| removed(run) > 0), || {
+    ensure(run.wait_until(minutes(10), |run| removed(run) > 0), || {
         "nothing was removed".to_owned()
     })?;
     run.advance(seconds(20));

@@ -48,7 +48,7 @@ pub(crate) const ALL: &[(&str, ScenarioFn)] = &[
     ("karpenter-1166: a crash during a drain leaves a schedulable node", crash_during_drain),
     ("budgets: removals before a crash count after it", budget_survives_crash),
     ("budgets: empty nodes of a commit with zero replicas are removed at once", zero_replicas),
-    ("approval: approved changes are applied and blocked changes are not", partly_approved),
+    ("approval: nothing starts before its plan is approved", waits_for_approval),
     ("do-not-disrupt: a do-not-disrupt pod keeps its node only", do_not_disrupt_pod),
     ("buffers: buffer capacity is ready before its pods", capacity_buffer),
     ("lead: scheduled capacity is ready before its time", demand_lead),
@@ -329,7 +329,8 @@ fn budget_survives_crash(catalog: &Rc<Catalog>) -> ScenarioResult {
         let controller = "removals: { most: 1, within: 10m }, massRemoval: 100%".to_owned();
         let commit = Commit { controller, ..Commit::default().with("api", 16) };
         let mut run = converged(catalog, 200 + n, commit)?;
-        run.commit(|commit| commit.with("api", 0));
+        // The request of each pod shrinks to a tenth, so that nodes with pods become removable.
+        run.commit(|commit| Commit { cpu: 70, ..commit });
         let before = run.checks.borrow().removals();
         let went = |run: &Simulation| run.checks.borrow().removals() > before;
         ensure(run.wait_until(minutes(15), went), || "nothing was removed".to_owned())?;
@@ -355,7 +356,7 @@ fn zero_replicas(catalog: &Rc<Catalog>) -> ScenarioResult {
     ensure(status.breakers.is_empty(), || format!("{:?}", status.breakers))
 }
 
-fn partly_approved(catalog: &Rc<Catalog>) -> ScenarioResult {
+fn waits_for_approval(catalog: &Rc<Catalog>) -> ScenarioResult {
     let controller = "approval: digest, removals: { most: 1, within: 5m }, massRemoval: 100%";
     let commit = Commit { controller: controller.to_owned(), ..Commit::default() };
     let mut run = Simulation::new(57, commit.with("api", 16), catalog);
@@ -374,11 +375,11 @@ fn partly_approved(catalog: &Rc<Catalog>) -> ScenarioResult {
     run.advance(minutes(10));
     let before = run.instances().len();
     ensure(before >= 4, || format!("only {before} instances"))?;
-    // The budget allows one removal at a time. The later removals need no second approval.
+    // Further plans of the same removals need no second approval.
     approve(&mut run)?;
     let went = run.wait_until(minutes(5), |run| run.instances().len() < before);
     run.check()?;
-    ensure(went, || "approved changes do not start because of blocked ones".to_owned())?;
+    ensure(went, || "approved removals do not start".to_owned())?;
     run.converge(minutes(90))
 }
 

@@ -32,7 +32,7 @@ use fleetwright::plan::{Plan, change_id};
 use jiff::{SignedDuration, Timestamp};
 
 use launches::{ApprovedLaunch, allocatable};
-use removals::{CordonPeriod, PlannedRemoval};
+use removals::{CordonPeriod, PlannedRemoval, instances_without_pods, is_empty_node};
 
 use super::environment::{APPLY, CallKind, RecordedCall, TerminatedInstance};
 
@@ -89,7 +89,7 @@ pub(crate) struct InvariantChecks {
     cordoned_since: BTreeMap<String, Timestamp>,
     /// Last observations that each replica planned over, the newest last.
     planning_bases: BTreeMap<usize, Vec<PlanningBase>>,
-    /// Planned launches and removals, with their unit.
+    /// Planned launches, and planned removals of nodes with pods, with their unit.
     launches: Vec<(Timestamp, InstanceId, String)>,
     removals: Vec<(Timestamp, InstanceId, String)>,
     /// Changes whose instance was Ready at least once.
@@ -122,6 +122,8 @@ struct PlanningBase {
     taken_at: Timestamp,
     at: Timestamp,
     instances: BTreeSet<InstanceId>,
+    /// Instances whose node runs no pod but its own.
+    without_pods: BTreeSet<InstanceId>,
     /// Number of nodes, and of those that are not Ready.
     nodes: usize,
     unready: usize,
@@ -160,6 +162,7 @@ pub(crate) struct ReplicaStep<'a> {
 
 /// A plan at the start of its apply.
 struct ApplyStart<'a> {
+    replica: usize,
     plan: &'a Plan,
     /// Launches of earlier applies that this one repeats.
     begun: &'a BTreeMap<Address, EarlierLaunch>,
@@ -249,7 +252,9 @@ impl InvariantChecks {
                 ..
             } = effect
             {
-                self.check_apply(&ApplyStart { plan, begun, waits: *waits, in_progress }, step);
+                let (replica, waits) = (step.replica, *waits);
+                let start = ApplyStart { replica, plan, begun, waits, in_progress };
+                self.check_apply(&start, step);
             }
         }
     }
@@ -257,8 +262,8 @@ impl InvariantChecks {
     /// Checks a plan at the start of its apply. A launch that an earlier apply requested keeps its
     /// change. Every other launch has a change of its own.
     fn check_apply(&mut self, start: &ApplyStart<'_>, step: &ReplicaStep<'_>) {
-        let ApplyStart { plan, begun, waits: _, in_progress } = *start;
-        let ReplicaStep { now, replica, status, settings, .. } = *step;
+        let ApplyStart { replica, plan, begun, waits: _, in_progress } = *start;
+        let ReplicaStep { now, status, settings, .. } = *step;
         if plan.errored || !plan.applyable {
             self.fail(now, "I18: a plan that is not applyable is applied");
         }
@@ -288,13 +293,16 @@ impl InvariantChecks {
     /// Records the start of a CI apply. The budgets of the controller exclude it.
     pub(crate) fn record_ci_apply(&mut self, plan: &Plan) {
         let begun = &BTreeMap::new();
-        self.record_plan(&ApplyStart { plan, begun, waits: true, in_progress: &[] });
+        let (replica, waits) = (APPLY, true);
+        self.record_plan(&ApplyStart { replica, plan, begun, waits, in_progress: &[] });
         self.applying.insert(APPLY, [plan.capacity.plan_id.clone()].into());
     }
 
     /// Records the launches and removals of an applied plan.
     fn record_plan(&mut self, start: &ApplyStart<'_>) {
-        let ApplyStart { plan, begun, waits, in_progress } = *start;
+        let ApplyStart { replica, plan, begun, waits, in_progress } = *start;
+        let base = self.base_of(replica, plan);
+        let without_pods = base.map(|base| base.without_pods.clone()).unwrap_or_default();
         self.drains.entry(plan.capacity.plan_id.clone()).or_default();
         let launched: Vec<&ResourceChange> = rows(plan, WaveStep::Launch).collect();
         let plan_id = &plan.capacity.plan_id;
@@ -347,7 +355,10 @@ impl InvariantChecks {
             self.drains.entry(plan_id.clone()).or_default().insert(id.clone());
             let pods = explained.get(&row.address).map(|row| (*row.pods_before).clone());
             let pods = pods.unwrap_or_default();
-            let removal = PlannedRemoval { row: row.address.clone(), unit: unit(row), after, pods };
+            let reason = explained.get(&row.address).copied();
+            let is_empty = reason.is_some_and(is_empty_node) && without_pods.contains(&id);
+            let (row, unit) = (row.address.clone(), unit(row));
+            let removal = PlannedRemoval { row, unit, after, pods, is_empty };
             self.planned_removals.insert(id, removal);
         }
     }
@@ -425,6 +436,7 @@ impl InvariantChecks {
             taken_at,
             at,
             instances,
+            without_pods: instances_without_pods(world),
             nodes,
             unready,
             closed,

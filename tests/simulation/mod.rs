@@ -10,6 +10,7 @@ pub(crate) mod clock_skew;
 pub(crate) mod controller_modes;
 pub(crate) mod crashes;
 pub(crate) mod edge_cases;
+pub(crate) mod empty_nodes;
 pub(crate) mod environment;
 pub(crate) mod external_actors;
 pub(crate) mod fleet_lifecycle;

@@ -109,6 +109,7 @@ impl Situation {
             mode: Mode::Full,
             revision: &self.revision,
             persisted: &self.persisted,
+            planned: &self.observed,
             observed: &self.observed,
             nodes: 20,
             unready: 0,

@@ -1,12 +1,16 @@
 //! Remaining launch and removal budgets while the gates decide on one change group after another.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use super::change_group::ChangeGroup;
+use super::empty_nodes::removals_without_pods;
 use super::{GateContext, approval_by_digest};
 use crate::controller::mass_removal::removals_at_once;
 use crate::controller::persisted_state::{LAUNCHES_MAX, PersistedState};
 use crate::model::desired::RateLimit;
+use crate::model::ids::InstanceId;
 use crate::plan::Plan;
 
 /// Remaining budgets.
@@ -16,6 +20,8 @@ pub(super) struct BudgetRoom {
     /// Time of the next possible launch.
     pub(super) next_launch: Timestamp,
     removals: u32,
+    /// Removed instances that the removal budget does not count.
+    uncounted: BTreeSet<InstanceId>,
     /// True if a group larger than the whole budget may go alone.
     may_exceed_removals: bool,
     /// Time of the next possible removal.
@@ -47,6 +53,7 @@ impl BudgetRoom {
             is_launch_budget_unused: launches == launches_max && launches_max > 0,
             next_launch,
             removals,
+            uncounted: removals_without_pods(plan, context),
             may_exceed_removals: removals == removals_max
                 && removals_max > 0
                 && context.inseparable == Some(&plan.capacity.digest),
@@ -61,6 +68,7 @@ impl BudgetRoom {
             is_launch_budget_unused: true,
             next_launch: now,
             removals: u32::MAX,
+            uncounted: BTreeSet::new(),
             may_exceed_removals: true,
             next_removal: now,
             at_once: u32::MAX,
@@ -76,7 +84,14 @@ impl BudgetRoom {
     /// Returns true if the budget covers a group. The next plan replaces a part of a group that is
     /// larger than the whole budget. If it has no part, the group goes alone.
     pub(super) fn removes(&self, group: &ChangeGroup<'_>) -> bool {
-        group.removes <= self.removals || (self.may_exceed_removals && group.rows.len() > 1)
+        self.counted_removals(group) <= self.removals
+            || (self.may_exceed_removals && group.rows.len() > 1)
+    }
+
+    /// Returns how many removals of a group use the budget.
+    fn counted_removals(&self, group: &ChangeGroup<'_>) -> u32 {
+        let uncounted = group.removed.intersection(&self.uncounted).count();
+        group.removes.saturating_sub(u32::try_from(uncounted).unwrap_or(u32::MAX))
     }
 
     /// Returns true if the group is no mass removal, alone and with those before it.
@@ -85,9 +100,10 @@ impl BudgetRoom {
     }
 
     pub(super) fn consume(&mut self, group: &ChangeGroup<'_>) {
+        let removals = self.counted_removals(group);
         self.launches = self.launches.saturating_sub(group.launches);
-        self.removals = self.removals.saturating_sub(group.removes);
-        self.may_exceed_removals &= group.removes == 0;
+        self.removals = self.removals.saturating_sub(removals);
+        self.may_exceed_removals &= removals == 0;
         self.at_once = self.at_once.saturating_sub(group.unreplaced());
         self.is_launch_budget_unused &= group.launches == 0;
     }

@@ -90,6 +90,7 @@ impl GateScenario {
             mode: self.mode,
             revision: &self.revision,
             persisted: &self.persisted,
+            planned: &self.observed,
             observed: &self.observed,
             nodes: 8,
             unready: self.unready,

@@ -1,5 +1,7 @@
 //! Repositories drawn from a seed: workloads of any size, with and without rules of placement.
 
+use std::ops::Range;
+
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 
@@ -7,6 +9,9 @@ use crate::binary::Workspace;
 
 /// Number of drawn trees, unless `FLEETWRIGHT_DRAWN_TREES` is set.
 const TREES: u64 = 24;
+/// Numbers of pods that a drawn tree has at most.
+const SMALL: [u32; 2] = [10, 30];
+const LARGE: [u32; 2] = [60, 100];
 
 const SETTINGS: &str = "apiVersion: fleetwright.dev/v1
 kind: Fleet
@@ -97,9 +102,14 @@ spec:
 
 /// Writes the tree of a seed: at most 40 workloads with 10 or 30 pods together.
 pub(super) fn write(workspace: &Workspace, seed: u64) {
+    write_sized(workspace, seed, SMALL);
+}
+
+/// Writes the tree of a seed, with one of these numbers of pods at most.
+fn write_sized(workspace: &Workspace, seed: u64, sizes: [u32; 2]) {
     let mut random = Pcg64::seed_from_u64(seed);
     let mut manifests = pool(&mut random);
-    let mut left = one_of(&mut random, &[10_u32, 30]);
+    let mut left = one_of(&mut random, &sizes);
     for number in 0..40 {
         let replicas = one_of(&mut random, &[1, 1, 2, 3, 3, 5, 8, 12, 20]).min(left);
         if replicas == 0 {
@@ -112,22 +122,39 @@ pub(super) fn write(workspace: &Workspace, seed: u64) {
     workspace.write("manifests.yaml", &manifests);
 }
 
-#[test]
-fn drawn_fleets_rest_after_an_apply() {
-    let trees = std::env::var("FLEETWRIGHT_DRAWN_TREES").ok();
-    let trees = trees.and_then(|text| text.parse().ok()).unwrap_or(TREES);
+/// Applies the tree of each seed to a new world. Checks that the next plan is empty.
+fn check_rest(seeds: Range<u64>, sizes: [u32; 2], options: &[&str]) {
     let (mut rebuilt, mut launched) = (Vec::new(), 0);
-    for seed in 0..trees {
+    for seed in seeds {
         let workspace = Workspace::empty();
-        write(&workspace, seed);
-        let applied = workspace.run(&["apply", ".", "--world", "sim:world", "--auto-approve"]);
+        write_sized(&workspace, seed, sizes);
+        let apply = ["apply", ".", "--world", "sim:world", "--auto-approve"];
+        let applied = workspace.run(&[&apply[..], options].concat());
         assert_eq!(applied.code, Some(0), "seed {seed}: {}{}", applied.out, applied.err);
         launched += applied.err.matches("launch done").count();
-        let changes = super::changes(&super::plan(&workspace)).len();
+        let changes = super::changes(&super::plan_with(&workspace, options)).len();
         if changes > 0 {
             rebuilt.push((seed, changes));
         }
     }
     assert!(launched > 0, "no tree needs a node");
     assert!(rebuilt.is_empty(), "seeds and changes of the second plan: {rebuilt:?}");
+}
+
+#[test]
+fn drawn_fleets_rest_after_an_apply() {
+    let trees = std::env::var("FLEETWRIGHT_DRAWN_TREES").ok();
+    let trees = trees.and_then(|text| text.parse().ok()).unwrap_or(TREES);
+    check_rest(0..trees, SMALL, &[]);
+}
+
+#[test]
+fn steered_drawn_fleets_rest_after_an_apply() {
+    check_rest(0..6, SMALL, &["--steer"]);
+}
+
+#[test]
+fn larger_drawn_fleets_rest_after_an_apply() {
+    check_rest(0..2, LARGE, &[]);
+    check_rest(2..4, LARGE, &["--steer"]);
 }

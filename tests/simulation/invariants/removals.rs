@@ -9,6 +9,7 @@ use fleetwright::model::desired::{ControllerSettings, CountOrShare, Mode, RateLi
 use fleetwright::model::ids::{
     Address, ChangeId, InstanceId, NodeName, PlanId, WorkloadId, WorkloadKey,
 };
+use fleetwright::model::observed::Observed;
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{ExplainRow, RetireReason, WaveStep};
 use jiff::{SignedDuration, Timestamp};
@@ -55,6 +56,8 @@ pub(super) struct PlannedRemoval {
     pub(super) after: BTreeMap<ChangeId, (PlanId, Address)>,
     /// Number of pods by workload that the plan moves.
     pub(super) pods: BTreeMap<WorkloadKey, u32>,
+    /// True if the plan removes the node as empty, and only pods of the node ran there.
+    pub(super) is_empty: bool,
 }
 
 /// The time for which a node has been cordoned.
@@ -161,6 +164,11 @@ impl InvariantChecks {
         }
     }
 
+    /// Checks a termination.
+    ///
+    /// I4: within the window of the removal budget, plans of the controller remove at most as many
+    /// nodes with pods as it allows. A node is without pods if its plan removes it as empty, and the
+    /// observation of the plan has no pod there but those of the node. A pod that stops counts.
     pub(super) fn terminate(
         &mut self,
         call: &RecordedCall,
@@ -191,7 +199,7 @@ impl InvariantChecks {
         self.check_drained(call, ended, terminating.as_ref());
         let Some(planned) = planned.filter(|_| terminating.is_none()) else { return };
         self.check_replaced_first(call, ended, &planned);
-        if call.replica == APPLY {
+        if call.replica == APPLY || planned.is_empty {
             return;
         }
         self.removals.push((at, id.clone(), planned.unit));
@@ -467,8 +475,19 @@ fn blocked_workloads(now: &PublishedPlan) -> impl Iterator<Item = WorkloadId> {
     placed.collect::<Vec<_>>().into_iter()
 }
 
-fn is_empty_node(row: &ExplainRow) -> bool {
+pub(super) fn is_empty_node(row: &ExplainRow) -> bool {
     matches!(because(row), Some(RetireReason::Empty { .. }))
+}
+
+/// Returns the instances with a node on which no pod runs but those of the node.
+pub(super) fn instances_without_pods(world: &Observed) -> BTreeSet<InstanceId> {
+    let pods = world.pods.iter().filter(|pod| pod.needs_eviction());
+    let busy: BTreeSet<&NodeName> = pods.filter_map(|pod| pod.node.as_ref()).collect();
+    let of_nodes = |is_busy: bool| {
+        let nodes = world.nodes.values().filter(|node| busy.contains(&node.name) == is_busy);
+        nodes.filter_map(|node| node.instance.clone()).collect::<BTreeSet<_>>()
+    };
+    &of_nodes(false) - &of_nodes(true)
 }
 
 fn allowed(most: CountOrShare, nodes: u32) -> u32 {

@@ -480,7 +480,9 @@ fn valid_trace(trace: &mut ViolationTrace) {
     let mut found = separate.checks.borrow().check();
     let replaces: fn(&mut ViolationTrace) = |trace| trace.replaces_first_of_many(1);
     let takes_back: fn(&mut ViolationTrace) = |trace| trace.takes_back(vec![trace.now]);
-    for valid in [waits_for_its_record, forgets_by_its_clock, replaces, takes_back] {
+    for valid in
+        [waits_for_its_record, forgets_by_its_clock, removes_empty_nodes, replaces, takes_back]
+    {
         let mut alone = ViolationTrace { checks: Rc::default(), ..trace.clone() };
         valid(&mut alone);
         found = found.and(alone.checks.borrow().check());
@@ -539,6 +541,18 @@ fn waits_for_its_record(trace: &mut ViolationTrace) {
     trace.plans();
     trace.places_pods_on_a_node();
     trace.applies(&trace.growth);
+}
+
+/// Removes two nodes without pods. The budget allows one removal of a node with pods.
+fn removes_empty_nodes(trace: &mut ViolationTrace) {
+    let limit = CountOrShare::Count(1);
+    trace.settings.removals = RateLimit { limit, window: SignedDuration::from_mins(5) };
+    trace.world.pods.clear();
+    trace.plans();
+    trace.applies(&trace.scale_down);
+    for n in [0, 1] {
+        trace.terminates(trace.removal(&trace.scale_down, n));
+    }
 }
 
 /// Plans without a launch that EC2 has had enough time to list, by the clock of the replica.

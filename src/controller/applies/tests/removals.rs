@@ -4,18 +4,24 @@ use super::*;
 use crate::apply::ports::{CallEffect, CordonOutcome, PortError};
 use crate::controller::MessageKind;
 use crate::model::observed::{CORDONED_ANNOTATION, Completeness};
+use crate::model::units::MicroUsd;
+use crate::plan::wire::{Reason, RetireReason};
 use crate::testing::controller::plan_removing_one;
 
 /// Returns a controller with a plan that removes `i-1` at once.
 pub(super) fn controller_removing() -> ControllerHarness {
+    controller_removing_by(&plan_removing_one())
+}
+
+fn controller_removing_by(plan: &Plan) -> ControllerHarness {
     let mut harness = ControllerHarness::started();
     harness.edit_revision(|revision| revision.controller.removal_delay = SignedDuration::ZERO);
     harness.step_at(1, ControllerEvent::Signal(Signal::LeaseGained));
     harness.step_at(2, ControllerEvent::StateLoaded(Ok(Box::default())));
     harness.observe(2, world(2));
     // The plan that started before it led does not count.
-    harness.finish_planning(2, plan_removing_one());
-    harness.finish_planning(3, plan_removing_one());
+    harness.finish_planning(2, plan.clone());
+    harness.finish_planning(3, plan.clone());
     harness
 }
 
@@ -38,6 +44,26 @@ fn removal_starts_once_its_budget_use_is_persisted() {
     assert!(is_waiting_to_start(&harness), "it is not persisted yet");
     harness.finish_saving(4);
     assert!(!is_waiting_to_start(&harness));
+}
+
+#[test]
+fn removal_of_an_empty_node_starts_at_once_and_never_counts() {
+    let mut plan = plan_removing_one();
+    let address = plan.capacity.waves[0].addresses[0].clone();
+    let because = RetireReason::Empty { saves_hourly: MicroUsd(0) };
+    plan.explain_mut(&address).reason = Reason::Retire { because };
+    let mut harness = controller_removing_by(&plan);
+    assert!(!is_waiting_to_start(&harness), "nothing has to be persisted");
+    let ticket = *harness.state().applies.runs.keys().next().expect("it is carried out");
+    let instance_id = InstanceId::from("i-1");
+    let step = Step::Terminating { instance_id: instance_id.clone() };
+    report_step(&mut harness, 5, ticket, Some(&address), step);
+    assert_eq!(counted_removals(&harness), []);
+    let (step, instance_id) = (WaveStep::Retire, Some(instance_id));
+    let (launched, outcome) = (None, Outcome::Done);
+    let ended = ChangeOutcome { address, step, instance_id, launched, outcome };
+    finish_apply_with(&mut harness, 9, ticket, vec![ended]);
+    assert_eq!(counted_removals(&harness), []);
 }
 
 #[test]

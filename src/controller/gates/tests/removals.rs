@@ -1,6 +1,9 @@
 //! Which removals are too many at once, and which nodes stay for a moment.
 
 use super::*;
+use crate::model::ids::{WorkloadId, WorkloadKind};
+use crate::model::observed::Node;
+use crate::testing::pods::deployment;
 
 #[test]
 fn empty_nodes_are_no_mass_removal() {
@@ -15,6 +18,68 @@ fn empty_nodes_are_no_mass_removal() {
     };
     assert!(mass(RetireReason::PoolRemoved));
     assert!(!mass(RetireReason::Empty { saves_hourly: crate::model::units::MicroUsd(0) }));
+}
+
+/// A scenario in which `web 1` uses the whole removal budget, and the node of `web 2` has no pod.
+fn scenario_with_an_empty_node() -> GateScenario {
+    GateScenario::with(|g| {
+        g.revision.controller.removals.limit = CountOrShare::Count(1);
+        let node = Node { instance: Some("i-web2".into()), ..world::node("node-web-2") };
+        g.observed = Observed::of_cluster("c", now()).with_node(node);
+    })
+}
+
+#[test]
+fn removal_budget_does_not_count_nodes_without_pods() {
+    fn add(given: &mut GateScenario, pod: Pod) {
+        given.observed = given.observed.clone().with_pods([pod.on("node-web-2")]);
+    }
+    let cases: [(&str, ScenarioChange, bool); 7] = [
+        ("no pod runs there", |_| (), true),
+        (
+            "a pod of the node runs there",
+            |g| {
+                let kind = WorkloadKind::DaemonSet;
+                let owner = WorkloadId { kind, ..deployment("kube-system", "cni") };
+                add(g, world::pod("cni").owned_by(&owner));
+            },
+            true,
+        ),
+        ("a pod runs there", |g| add(g, world::pod("api")), false),
+        ("a pod stops there", |g| add(g, Pod { terminating: true, ..world::pod("api") }), false),
+        ("the node is unknown", |g| g.observed.nodes.clear(), false),
+        (
+            "another reason",
+            |g| {
+                let because = RetireReason::PoolRemoved;
+                g.plan.explain_mut(&address("2")).reason = Reason::Retire { because };
+            },
+            false,
+        ),
+        (
+            "a budget of zero",
+            |g| g.revision.controller.removals.limit = CountOrShare::Count(0),
+            false,
+        ),
+    ];
+    for (what, change, is_allowed) in cases {
+        let mut given = scenario_with_an_empty_node();
+        change(&mut given);
+        assert_eq!(given.allowed().contains(&"web 2".to_owned()), is_allowed, "{what}");
+    }
+    let mut given = scenario_with_an_empty_node();
+    let busy = given.observed.clone().with_pods([world::pod("api").on("node-web-2")]);
+    let context = GateContext { planned: &busy, ..given.context() };
+    let decisions = evaluate_gates(&given.plan, &context, now());
+    let is_allowed = |(address, decision): &(Address, GateDecision)| {
+        short_name(address) == "web 2" && *decision == GateDecision::Allow
+    };
+    assert!(!decisions.iter().any(is_allowed), "a pod ran there when the plan was made");
+    // One removal for `web 1`, and two for the group of `batch`.
+    given.revision.controller.removals.limit = CountOrShare::Count(3);
+    let mut allowed = given.allowed();
+    allowed.sort();
+    assert_eq!(allowed, ALL);
 }
 
 /// A plan that removes all of its eight nodes.

@@ -228,6 +228,8 @@ pub(super) const OF_REMOVALS: &[ViolationCase] = &[
     ("I4", "too many removals", |t| {
         t.settings.removals =
             RateLimit { limit: CountOrShare::Count(1), window: SignedDuration::from_mins(5) };
+        // The plan calls the nodes empty, because their workloads are gone from the commit.
+        t.plans();
         t.applies(&t.scale_down);
         t.terminates(t.removal(&t.scale_down, 0));
         t.later(4);
