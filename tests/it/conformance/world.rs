@@ -227,7 +227,7 @@ fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, n
         name: name.as_str().into(),
         uid: format!("uid-{number}").into(),
         owner: Some(owner.clone()),
-        template: key,
+        template: key.into(),
         node: Some(node.clone()),
         nominated: None,
         phase: PodPhase::Running,
