@@ -30,7 +30,7 @@ pub struct PodsArriving {
     /// Planned pods of each workload when nodes were launched for it. Pods that were added since
     /// have no node yet.
     pub workloads: BTreeMap<String, u32>,
-    /// Pending pods of each workload.
+    /// Pending pods of each workload, with nominations.
     pub pending: BTreeMap<String, u32>,
     /// End of the time.
     pub until: Timestamp,
@@ -87,7 +87,10 @@ impl ControllerState {
                     && !starting.failed.contains(workload.as_str())
             });
         }
-        let pending = pods_by_workload(world, |pod| waits_for_node(pod, world));
+        // Beside starting nodes, an unsteered plan may launch nodes for pods that have a place there
+        // in another order.
+        let is_counted = |pod: &Pod| steers && waits_for_node(pod, world);
+        let pending = pods_by_workload(world, is_counted);
         Some(PodsArriving { workloads, pending, until })
     }
 

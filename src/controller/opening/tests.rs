@@ -206,15 +206,16 @@ fn cleared_early_nominations_are_repeated_at_growing_intervals() {
         }
         world
     };
-    let accept = |harness: &mut ControllerHarness, seconds| {
-        let answer = vec![("uid-of-a".into(), "node-of-i-1".into(), Ok(()))];
+    let accept = |harness: &mut ControllerHarness, seconds, node: u32| {
+        let node = format!("node-of-i-{node}").as_str().into();
+        let answer = vec![("uid-of-a".into(), node, Ok(()))];
         assert_eq!(step(harness, seconds, Event::PodsNominated(answer)), []);
     };
-    let nominated = || opened(&[("a", 1)], &[]);
-    for lacks_node in [false, true] {
+    for (lacks_node, target) in [(false, 2), (true, 1)] {
+        let nominated = || opened(&[("a", target)], &[]);
         let mut harness = leads(Mode::Full, Some(plan_for(2)));
         assert_eq!(observe(&mut harness, 1, starting(1, lacks_node)), nominated());
-        accept(&mut harness, 2);
+        accept(&mut harness, 2, target);
         for (seconds, is_repeated) in [(6, false), (7, true), (16, false), (17, true), (36, false)]
         {
             let wakes_at = harness.state().wakes_at;
@@ -223,7 +224,7 @@ fn cleared_early_nominations_are_repeated_at_growing_intervals() {
             let found = observe(&mut harness, seconds, starting(seconds, lacks_node));
             assert_eq!(found, expected, "{seconds} s, {lacks_node}");
             if !expected.is_empty() {
-                accept(&mut harness, seconds);
+                accept(&mut harness, seconds, target);
             }
         }
     }
