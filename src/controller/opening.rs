@@ -16,6 +16,7 @@ mod arriving_pods;
 mod missing_annotations;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -32,7 +33,7 @@ use crate::apply::{
     WaitingNode, batch_pools, is_pending, opening_annotations, sort_by_queue_order,
 };
 use crate::model::desired::{ControllerSettings, Mode};
-use crate::model::ids::{InstanceId, PoolName, Uid};
+use crate::model::ids::{InstanceId, NodeName, PoolName, Uid};
 use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, PlannedPods, tag};
 use crate::model::requirement::key;
 use crate::model::saturating_time::{doubling_delay, later};
@@ -236,6 +237,7 @@ impl ControllerState {
         self.opening.opened_at.retain(|_, at| now < later(*at, EC2_VISIBILITY_MAX));
         // A later batch may need the pods of the batch that is being opened.
         self.opening.is_serial = self.steers();
+        self.restore_nominations(&world, effects);
         let closed: Vec<&Node> =
             world.nodes.values().filter(|node| self.is_to_open(node)).collect();
         if closed.is_empty() {
@@ -292,6 +294,30 @@ impl ControllerState {
         }
         self.opening.retain_in_progress();
         self.opening.waiting.extend(still_waiting);
+    }
+
+    /// Nominates pods to their opened nodes once more. kube-scheduler clears the nominations of pods
+    /// that it tries while the last nodes of a batch open. Other pods could take their room.
+    fn restore_nominations(&mut self, world: &Observed, effects: &mut Vec<Effect>) {
+        if !self.opening.is_serial || self.opening.is_nominating {
+            return;
+        }
+        let is_opened = |name: &NodeName| {
+            let opened_at =
+                world.nodes.get(name).and_then(|node| self.opening.opened_at.get(&node.uid));
+            opened_at
+                .is_some_and(|at| *at < world.taken_at && self.now < later(*at, PLACES_PODS_MAX))
+        };
+        let pods = world.pods.iter().filter(|pod| is_pending(pod) && pod.nominated.is_none());
+        let cleared = pods.filter_map(|pod| {
+            let node = self.nominations.0.get(&pod.uid).filter(|node| is_opened(node))?;
+            Some(PodNomination { pod: Arc::clone(pod), node: node.clone() })
+        });
+        let nominations: Vec<PodNomination> = cleared.collect();
+        if !nominations.is_empty() {
+            self.opening.is_nominating = true;
+            effects.push(Effect::NominatePods { nominations });
+        }
     }
 
     /// Returns the state of the pods that are planned on a batch.

@@ -4,14 +4,12 @@ mod annotations;
 mod arriving_pods;
 mod held_nodes;
 
-use std::sync::Arc;
-
 use super::*;
 use crate::apply::ports::{CallEffect, PortError};
 use crate::controller::planning::CurrentPlan;
 use crate::controller::{Event, Mode, Signal};
 use crate::demand::Decider;
-use crate::model::ids::{NodeName, WorkloadId, WorkloadKind};
+use crate::model::ids::{WorkloadId, WorkloadKind};
 use crate::model::observed::{Completeness, Pod};
 use crate::model::pod::{PodTemplate, Taint};
 use crate::plan::wire::{ExplainRow, PlacementRow};
@@ -228,6 +226,37 @@ fn cleared_early_nominations_are_repeated_at_growing_intervals() {
             }
         }
     }
+}
+
+#[test]
+fn nominations_that_are_cleared_during_an_opening_are_restored() {
+    let mut harness = leads(Mode::Full, Some(plan_for(3)));
+    observe(&mut harness, 1, seen(1, &PENDING));
+    let accepted = [("a", 2), ("b", 1), ("c", 2)].map(|(pod, node)| {
+        let node = format!("node-of-i-{node}").as_str().into();
+        (format!("uid-of-{pod}").as_str().into(), node, Ok(()))
+    });
+    let nodes = [1, 2].map(|id| {
+        let (uid, name) = (format!("uid-of-i-{id}"), format!("node-of-i-{id}"));
+        (uid.as_str().into(), name.as_str().into(), Ok(()))
+    });
+    let batch = OpenedBatch { nominations: accepted.to_vec(), nodes: nodes.to_vec() };
+    let open = |seconds, pods: &[(&str, Option<&str>)]| {
+        let mut world = seen(seconds, pods);
+        world.nodes.values_mut().for_each(|node| node.taints.clear());
+        world
+    };
+    // The observation from before the opening says nothing about it.
+    assert_eq!(step(&mut harness, 2, Event::NodesOpened(batch)), []);
+    let mut world = open(3, &[("a", None), ("b", Some("node-of-i-1")), ("c", None)]);
+    Arc::make_mut(&mut world.pods[2]).nominated = Some("node-of-i-2".into());
+    let restored = opened(&[("a", 2)], &[]);
+    assert_eq!(observe(&mut harness, 3, world.clone()), restored, "one was cleared, one is bound");
+    assert_eq!(observe(&mut harness, 4, open(4, &PENDING)), [], "an answer is awaited");
+    let answer = vec![("uid-of-a".into(), "node-of-i-2".into(), Ok(()))];
+    step(&mut harness, 5, Event::PodsNominated(answer));
+    // A minute after the opening, kube-scheduler has placed all pods that it can.
+    assert_eq!(observe(&mut harness, 62, open(62, &PENDING)), []);
 }
 
 #[test]
