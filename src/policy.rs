@@ -98,13 +98,6 @@ impl Bundle {
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
-
-    /// Returns true if a policy may read the fleets of the demand modes, or the warnings about
-    /// them. A policy that names neither may still find them with `walk`.
-    pub fn may_read_demand_scenarios(&self) -> bool {
-        let words = ["modes", "diagnostics", "walk"];
-        self.files.iter().any(|file| words.iter().any(|word| file.text.contains(word)))
-    }
 }
 
 /// Maximum length of a message in a plan, in characters.

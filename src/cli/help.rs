@@ -39,11 +39,23 @@ Examples:
   fleetwright apply p.json                          apply exactly that plan
   fleetwright explain web/api --plan p.json         why these pods are where they are
 
-Exit codes: 0 done, 1 error. `--help` of a command lists its codes.";
+Exit codes: 0 done, 1 error. `--help` of most commands lists their codes.";
 
 /// Exit codes by command. Those of `apply` are [`apply_exits`]. The help of `run`, `doctor` and
 /// `preflight` has words of its own.
-const EXITS: [(&str, &[Exit]); 11] = [
+const EXITS: [(&str, &[Exit]); 12] = [
+    (
+        "adopt",
+        &[
+            Exit::Done,
+            Exit::Failed,
+            Exit::Stale,
+            Exit::Locked,
+            Exit::NotApproved,
+            Exit::Partly,
+            Exit::OtherCluster,
+        ],
+    ),
     (
         "plan",
         &[

@@ -111,9 +111,9 @@ impl Judge {
         files.map(hash).collect()
     }
 
-    /// Returns true if a policy may read the fleets of the demand modes.
-    pub(super) fn may_read_demand_scenarios(&self) -> bool {
-        self.bundle.may_read_demand_scenarios()
+    /// Returns true if there are policies.
+    pub(super) fn has_policies(&self) -> bool {
+        !self.bundle.is_empty()
     }
 
     /// Adds the results of the policies to the plan, and the identity of the policies.

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 pub use self::arriving_pods::PodsArriving;
+pub(super) use self::arriving_pods::bound_pods;
 use self::missing_annotations::AnnotationAttempts;
 use super::counters::Counter;
 use super::event::Effect;
@@ -123,7 +124,8 @@ impl NodeOpening {
         steers: bool,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        let repeat_at = self.repeat_at.filter(|at| *at > now);
+        let repeat_at = self.repeat_at.filter(|at| *at > observed.taken_at);
+        let repeat_at = repeat_at.map(|at| at.max(now));
         let is_placing = self.places_pods_until(steers).is_some_and(|until| now < until)
             && observed.pods.iter().any(|pod| is_pending(pod));
         let places_at = is_placing.then(|| later(now, BUSY_REFRESH));
@@ -279,7 +281,9 @@ impl ControllerState {
                 due.nodes.extend(batch.ready.into_iter().cloned());
             } else {
                 if !batch.lacks_node {
-                    missing.extend(nominations.iter().map(|one| one.pod.uid.clone()));
+                    let accepted =
+                        nominations.iter().filter(|one| !self.nominations.is_untried(one));
+                    missing.extend(accepted.map(|one| one.pod.uid.clone()));
                 }
                 early.extend(nominations);
             }
@@ -401,9 +405,13 @@ impl ControllerState {
 
     pub(super) fn on_pods_nominated(&mut self, answers: Vec<NominationAnswer>) {
         self.opening.is_nominating = false;
-        let interval = self.opening.repeat_interval();
-        self.opening.repeat_at = Some(later(self.now, interval));
-        self.observation.reads.bring_forward_after(interval, self.now);
+        // Later pods do not delay the repeat of earlier nominations.
+        let is_past = self.opening.repeat_at.is_none_or(|at| at <= self.now);
+        if is_past {
+            let repeat_at = later(self.now, self.opening.repeat_interval());
+            self.opening.repeat_at = Some(repeat_at);
+            self.observation.reads.due = self.observation.reads.due.min(repeat_at);
+        }
         let refused = answers.iter().filter(|(.., answer)| answer.is_err());
         self.opening.refused.extend(refused.map(|(pod, ..)| pod.clone()));
         for (pod, node, answer) in answers {
@@ -490,8 +498,6 @@ impl ControllerState {
 
     pub(super) fn on_nodes_opened(&mut self, batch: OpenedBatch) {
         self.opening.refused.clear();
-        (self.opening.repeat_at, self.opening.repeats) = (None, 0);
-        self.opening.cleared.clear();
         for (pod, node, answer) in batch.nominations {
             self.nominations.record_answer(pod, node, &answer, &mut self.counters);
         }
@@ -508,6 +514,11 @@ impl ControllerState {
                 self.opening.last_opening = Some(self.now);
                 self.opening.waiting.remove(&uid);
                 self.opening.opened_at.insert(uid, self.now);
+                // New nodes make kube-scheduler try the pods of other batches as well.
+                self.opening.repeats = 0;
+                if let Some(repeat_at) = &mut self.opening.repeat_at {
+                    *repeat_at = later(self.now, REPEAT_INTERVAL_FIRST);
+                }
             } else {
                 self.counters.count_error("kubernetes");
                 self.opening.retry_at = Some(later(self.now, RETRY_INTERVAL));

@@ -35,23 +35,6 @@ fn terraform_rego_works_unchanged_in_both_versions() {
     }
 }
 
-#[test]
-fn policies_over_demand_modes_are_recognized() {
-    let deny = |condition: &str| {
-        format!("package main\n\nimport rego.v1\n\ndeny contains \"x\" if {{ {condition} }}\n")
-    };
-    for (condition, expected) in [
-        ("some row in input.capacity.modes; row.nodes > 100", true),
-        ("count(input.capacity.diagnostics) > 0", true),
-        ("walk(input, [_, \"ceiling\"])", true),
-        ("input.summary.destroy > 3", false),
-    ] {
-        let judges = bundle(&["package main\n", &deny(condition)]);
-        assert_eq!(judges.may_read_demand_scenarios(), expected, "{condition}");
-    }
-    assert!(!bundle(&[]).may_read_demand_scenarios());
-}
-
 /// A policy in the style of those for Terraform: it counts removals of managed resources, and
 /// compares the instance types before and after.
 const TERRAFORM_STYLE: &str = r#"package main

@@ -266,9 +266,8 @@ impl BlockingPlanner for JudgedPlanner {
             excluded_addresses: excluded_addresses.iter().map(ToString::to_string).collect(),
             changeable_nodes,
             running_pods_only,
-            // A policy must find them in every plan that it judges.
-            skips_demand_scenarios: skips_demand_scenarios
-                && !self.judge.may_read_demand_scenarios(),
+            // A policy may read them in every plan that it judges.
+            skips_demand_scenarios: skips_demand_scenarios && !self.judge.has_policies(),
             ..Scope::default()
         };
         let mut plan = planner::plan(&self.inputs(world, scope));

@@ -1,18 +1,20 @@
 //! Launches whose pods may still be placed on launched nodes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
 use super::change_group::ChangeGroup;
 use super::{GateContext, GroupBlock};
-use crate::controller::opening::PodsArriving;
+use crate::apply::waits_for_node;
+use crate::controller::opening::bound_pods;
 use crate::controller::planning::planned_demand;
 use crate::controller::reconcile::launched_rows;
 use crate::controller::status::BlockedReason;
 use crate::model::ids::Address;
+use crate::model::observed::{Observed, Pod};
 use crate::plan::Plan;
-use crate::plan::wire::{ExplainRow, LaunchReason, Reason};
+use crate::plan::wire::{ExplainRow, LaunchReason, PlacementMode, Reason, workload_key};
 
 /// Workloads whose pods may still be placed on launched nodes.
 pub(super) struct WorkloadsArriving {
@@ -34,20 +36,34 @@ pub(super) fn workloads_arriving(
         demand.get(*workload).is_none_or(|planned| planned <= *launched)
     });
     let workloads: BTreeSet<String> = workloads.map(|(workload, _)| workload.clone()).collect();
-    let is_awaited = !workloads.is_empty() && !is_launched_for_all(plan, &workloads, arriving);
+    let is_awaited = !workloads.is_empty() && !launches_for_all(plan, &workloads, context.planned);
     is_awaited.then_some(WorkloadsArriving { workloads, until: arriving.until })
 }
 
-/// Returns true if the plan places every pending pod of the workloads on nodes that it launches.
-fn is_launched_for_all(plan: &Plan, workloads: &BTreeSet<String>, arriving: &PodsArriving) -> bool {
+/// Returns true if a steered plan launches nodes for all planned pods of the workloads that have no
+/// node, and one of them exists. In an unsteered plan, they may have a place elsewhere in another
+/// order of arrival.
+fn launches_for_all(plan: &Plan, workloads: &BTreeSet<String>, world: &Observed) -> bool {
     let launched: BTreeSet<&Address> = launched_rows(plan).map(|row| &row.address).collect();
-    let rows = plan.capacity.explain.iter().filter(|row| launched.contains(&row.address));
-    let pods = rows.flat_map(|row| row.pods.iter());
-    let pods = pods.filter(|(workload, _)| workloads.contains(workload.as_str()));
-    let launched: u64 = pods.map(|(_, pods)| u64::from(*pods)).sum();
-    let pending = workloads.iter().filter_map(|workload| arriving.pending.get(workload));
-    let pending: u64 = pending.map(|pods| u64::from(*pods)).sum();
-    pending > 0 && pending <= launched
+    let rows = plan.capacity.explain.iter();
+    let rows = rows.filter(|row| is_for_demand(row) && launched.contains(&row.address));
+    let mut launched_pods: BTreeMap<&str, u32> = BTreeMap::new();
+    for (workload, pods) in rows.flat_map(|row| &row.pods) {
+        let launched = launched_pods.entry(workload.as_str()).or_default();
+        *launched = launched.saturating_add(*pods);
+    }
+    let (demand, bound) = (planned_demand(plan), bound_pods(world));
+    let of = |counts: &BTreeMap<String, u32>, workload| counts.get(workload).copied().unwrap_or(0);
+    let is_launched = |workload: &String| {
+        let without_node = of(&demand, workload).saturating_sub(of(&bound, workload));
+        without_node <= launched_pods.get(workload.as_str()).copied().unwrap_or(0)
+    };
+    let is_pending = |pod: &Pod| {
+        waits_for_node(pod, world) && workloads.contains(&workload_key(&pod.workload()))
+    };
+    plan.capacity.placement.mode == PlacementMode::Steered
+        && world.pods.iter().any(|pod| is_pending(pod))
+        && workloads.iter().all(is_launched)
 }
 
 /// Returns the reason that blocks launches whose pods may still be placed on launched nodes.

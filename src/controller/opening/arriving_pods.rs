@@ -13,10 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::apply::waits_for_node;
 use crate::controller::planning::demand_with_launches;
 use crate::controller::state::ControllerState;
-use crate::model::observed::{Node, Observed, Pod};
+use crate::model::observed::{Node, Observed};
 use crate::model::saturating_time::later;
 use crate::plan::wire::workload_key;
 
@@ -30,8 +29,6 @@ pub struct PodsArriving {
     /// Planned pods of each workload when nodes were launched for it. Pods that were added since
     /// have no node yet.
     pub workloads: BTreeMap<String, u32>,
-    /// Pending pods of each workload, with nominations.
-    pub pending: BTreeMap<String, u32>,
     /// End of the time.
     pub until: Timestamp,
 }
@@ -81,17 +78,13 @@ impl ControllerState {
                 let known = workloads.entry(workload).or_default();
                 *known = (*known).max(pods);
             }
-            let bound = pods_by_workload(world, |pod| pod.is_active() && pod.node.is_some());
+            let bound = bound_pods(world);
             workloads.retain(|workload, pods| {
                 bound.get(workload).is_none_or(|bound| *bound < *pods)
                     && !starting.failed.contains(workload.as_str())
             });
         }
-        // Beside starting nodes, an unsteered plan may launch nodes for pods that have a place there
-        // in another order.
-        let is_counted = |pod: &Pod| steers && waits_for_node(pod, world);
-        let pending = pods_by_workload(world, is_counted);
-        Some(PodsArriving { workloads, pending, until })
+        Some(PodsArriving { workloads, until })
     }
 
     /// Returns the workloads that launches left unschedulable, for a bounded time.
@@ -142,13 +135,13 @@ impl ControllerState {
     }
 }
 
-/// Returns the number of such pods of each workload.
-fn pods_by_workload(world: &Observed, is_counted: impl Fn(&Pod) -> bool) -> BTreeMap<String, u32> {
-    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+/// Returns the number of pods of each workload that have a node.
+pub(in crate::controller) fn bound_pods(world: &Observed) -> BTreeMap<String, u32> {
+    let mut bound: BTreeMap<String, u32> = BTreeMap::new();
     for (workload, pods) in world.pod_runs() {
-        let count = pods.iter().filter(|pod| is_counted(pod)).count();
-        let pods = counts.entry(workload_key(&workload)).or_default();
+        let count = pods.iter().filter(|pod| pod.is_active() && pod.node.is_some()).count();
+        let pods = bound.entry(workload_key(&workload)).or_default();
         *pods = pods.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
     }
-    counts
+    bound
 }

@@ -1,8 +1,10 @@
 //! Launches that wait while their pods may be placed on launched nodes.
 
 use super::*;
+use crate::controller::planning::planned_demand;
 use crate::controller::reconcile::launched_rows;
-use crate::plan::wire::LaunchReason;
+use crate::plan::wire::{LaunchReason, PlacementMode, workload_key};
+use crate::testing::pods::deployment;
 
 #[test]
 fn launch_waits_while_launched_nodes_may_hold_all_its_pods() {
@@ -27,30 +29,46 @@ fn launch_waits_while_launched_nodes_may_hold_all_its_pods() {
 /// Returns pods of a workload that may still be placed on launched nodes.
 fn pods_arriving(workload: &str, pods: u32, seconds: i64) -> PodsArriving {
     let until = now() + SignedDuration::from_secs(seconds);
-    let workloads = [(workload.to_owned(), pods)].into();
-    PodsArriving { workloads, pending: BTreeMap::new(), until }
+    PodsArriving { workloads: [(workload.to_owned(), pods)].into(), until }
 }
 
 #[test]
-fn launch_for_every_pending_pod_waits_for_none() {
-    let is_allowed = |pending: u32| {
+fn steered_launches_for_all_pods_without_a_node_do_not_wait() {
+    let api = deployment("web", "api");
+    let key = workload_key(&api);
+    let launches = GateScenario::new().plan;
+    let launched: BTreeSet<&Address> = launched_rows(&launches).map(|row| &row.address).collect();
+    let rows = launches.capacity.explain.iter();
+    let rows = rows.filter(|row| launched.contains(&row.address));
+    let pods = rows.filter_map(|row| row.pods.get(key.as_str()));
+    let pods: u32 = pods.sum();
+    let demand = planned_demand(&launches)[&key];
+    assert!(0 < pods && pods < demand, "other pods have a node");
+    let is_allowed = |mode, bound: u32, pending: u32, other: u32| {
         let held = GateScenario::with(|g| {
-            let mut arriving = pods_arriving("web/Deployment/api", 36, 1);
-            arriving.pending = [("web/Deployment/api".to_owned(), pending)].into();
+            g.plan.capacity.placement.mode = mode;
+            let mut arriving = pods_arriving(&key, 36, 1);
+            arriving.workloads.extend((other > 0).then(|| ("web/Deployment/other".to_owned(), 36)));
             g.pods_arriving = Some(arriving);
+            if other > 0 {
+                let mut row = g.plan.capacity.demand[0].clone();
+                row.workload = deployment("web", "other");
+                row.counts.planned = other;
+                g.plan.capacity.demand.push(row);
+            }
+            let pod = |name: String| world::pod(&name).owned_by(&api);
+            let bound = (0..bound).map(|n| pod(format!("bound-{n}")).on("node-1"));
+            let pending = (0..pending).map(|n| pod(format!("pending-{n}")));
+            g.observed = g.observed.clone().with_pods(bound.chain(pending));
         });
         held.allowed().contains(&"web 9".to_owned())
     };
-    let plan = GateScenario::new().plan;
-    let launched: BTreeSet<&Address> = launched_rows(&plan).map(|row| &row.address).collect();
-    let rows = plan.capacity.explain.iter().filter(|row| launched.contains(&row.address));
-    let pods = rows.flat_map(|row| row.pods.iter());
-    let pods = pods.filter(|(workload, _)| workload.as_str() == "web/Deployment/api");
-    let pods: u32 = pods.map(|(_, pods)| *pods).sum();
-    assert!(pods > 0);
-    assert!(is_allowed(pods));
-    assert!(!is_allowed(pods + 1), "one of them has a place on a launched node");
-    assert!(!is_allowed(0), "the pods are still to come");
+    let (steered, rest) = (PlacementMode::Steered, demand - pods);
+    assert!(is_allowed(steered, rest, 1, 0));
+    assert!(!is_allowed(PlacementMode::Unsteered, rest, 1, 0));
+    assert!(!is_allowed(steered, rest - 1, 1, 0), "one has a place on a launched node");
+    assert!(!is_allowed(steered, rest, 0, 0), "the pods are still to come");
+    assert!(!is_allowed(steered, rest, 1, 1), "a pod of another workload has a place there");
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn starting(seconds: i64, instances: &[&str], pods: &[(&str, Option<&str>)]) -> 
 
 /// Returns the arriving pods of the workload, and until when.
 fn arriving(harness: &ControllerHarness) -> Option<(u32, Timestamp)> {
-    let PodsArriving { workloads, until, .. } = harness.state().pods_arriving()?;
+    let PodsArriving { workloads, until } = harness.state().pods_arriving()?;
     Some((*workloads.get(&workload_key(&owner()))?, until))
 }
 
