@@ -202,6 +202,7 @@ fn dispatch(
             completions::run(shell, &mut help::command(), console)
         }
         CommandSettings::Init(settings) => init::run(&settings, console),
+        CommandSettings::InitMatrix(path) => init::matrix::print(&path, console),
         CommandSettings::Bootstrap(settings) => bootstrap::run(&settings, console),
         #[cfg(feature = "live")]
         CommandSettings::SourcesUpdate(settings) => sources::update(&settings, console),

@@ -62,7 +62,11 @@ reason() {
   esac
 }
 
-case "${FLEETWRIGHT_COMMAND:?plan, apply, comment, failed or drift}" in
+case "${FLEETWRIGHT_COMMAND:?clusters, plan, apply, comment, failed or drift}" in
+clusters)
+  clusters=$(fleetwright init --matrix "$path")
+  output clusters "$clusters"
+  ;;
 plan)
   rm -f "$plan" "$text" "$receipt"
   write_labels
@@ -119,7 +123,7 @@ drift)
   fleetwright drift "$path" "${planning[@]}" --detailed-exitcode
   ;;
 *)
-  echo "::error::unknown command: use plan, apply, comment, failed or drift" >&2
+  echo "::error::unknown command: use clusters, plan, apply, comment, failed or drift" >&2
   exit 1
   ;;
 esac

@@ -1,6 +1,7 @@
-//! `init`: writes a `fleetwright.yaml` for a directory.
+//! `init`: writes a `fleetwright.yaml` for a directory, or lists the directories that have one.
 
 pub(super) mod detect;
+pub(super) mod matrix;
 mod selection;
 mod template;
 

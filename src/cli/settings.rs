@@ -82,6 +82,8 @@ pub(super) enum CommandSettings {
     Forecast(ForecastSettings),
     Explain(ExplainSettings),
     Init(InitSettings),
+    /// The directory whose clusters are printed for a matrix of CI jobs.
+    InitMatrix(PathBuf),
     Bootstrap(BootstrapSettings),
     #[cfg(feature = "live")]
     SourcesUpdate(SourcesUpdateSettings),
@@ -361,7 +363,8 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
         CommandArgs::Catalog(args) => catalog(args)?,
         CommandArgs::Forecast(args) => CommandSettings::Forecast(forecast(args)?),
         CommandArgs::Explain(args) => CommandSettings::Explain(explain(args)?),
-        CommandArgs::Init(InitArgs { path, name, destination, region, force }) => {
+        CommandArgs::Init(InitArgs { path, matrix: true, .. }) => CommandSettings::InitMatrix(path),
+        CommandArgs::Init(InitArgs { path, name, destination, region, force, matrix: false }) => {
             CommandSettings::Init(InitSettings { path, name, destination, region, force })
         }
         CommandArgs::Bootstrap(BootstrapArgs::Aws(args)) => {

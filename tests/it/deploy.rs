@@ -73,6 +73,8 @@ fn workflow_steps_plan_apply_and_find_no_drift() {
     );
     assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
     assert!(workspace.read("temp/fleetwright/receipt.json").contains("\"verdict\": \"applied\""));
+    let listed = run_action(&workspace, &[("FLEETWRIGHT_COMMAND", "clusters")]);
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
     // The script writes every output that the action declares.
     let declared = std::fs::read_to_string(deploy().join("action.yml")).expect("the action");
     let keys = declared.split("steps.run.outputs.").skip(1);
@@ -256,66 +258,48 @@ fn environment_without_reviewers_stops_apply() {
     }
 }
 
-/// Writes the settings of two clusters. Returns the list of clusters for the jobs, or the error.
-fn list_clusters(settings: [&str; 2], world: &str) -> Result<String, String> {
+#[test]
+fn clusters_are_listed_and_odd_names_rejected() {
     let workspace = Workspace::empty();
-    for (directory, settings) in ["prod-eu1", "prod-us1"].into_iter().zip(settings) {
-        workspace.write(&format!("clusters/{directory}/fleetwright.yaml"), settings);
-    }
+    let eu = "metadata: {name: prod}\nspec: {cluster: {name: eu, region: eu-west-1}}\n";
+    workspace.write("clusters/prod-eu1/fleetwright.yaml", eu);
+    workspace.write("clusters/prod-us1/fleetwright.yaml", "metadata: {name: prod-us1}\n");
     workspace.write("examples/lab/fleetwright.yaml", "metadata: {name: lab}\n");
-    let script = step_script(&workflow("plan-clusters"), "git ls-files");
-    let ran = Command::new("bash")
-        .args(["-e", "-c", &format!("git init --quiet . && git add --all\n{script}")])
-        .current_dir(workspace.root())
-        .env_clear()
-        .env("PATH", std::env::var("PATH").unwrap_or_default())
-        .env("GITHUB_OUTPUT", workspace.path("outputs"))
-        .env("SETTINGS", ":(glob)clusters/*/fleetwright.yaml")
-        .env("WORLD", world)
-        .env("ROLES", "{\"eu\": \"arn:aws:iam::1:role/x\"}")
-        .output()
-        .expect("bash runs");
-    if ran.status.success() {
-        return Ok(output(&workspace, "clusters"));
-    }
-    Err(String::from_utf8_lossy(&ran.stdout).into_owned())
+    let list = [("FLEETWRIGHT_COMMAND", "clusters"), ("FLEETWRIGHT_PATH", "clusters")];
+    let listed = run_action(&workspace, &list);
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    let rows = "[{\"name\":\"eu\",\"path\":\"clusters/prod-eu1\",\"region\":\"eu-west-1\"},\
+                {\"name\":\"prod-us1\",\"path\":\"clusters/prod-us1\",\"region\":\"us-east-1\"}]";
+    assert_eq!(output(&workspace, "clusters"), rows);
+    let odd = "metadata: {name: \"us\\n::add-mask::x\"}\n";
+    workspace.write("clusters/prod-us1/fleetwright.yaml", odd);
+    workspace.write("outputs", "");
+    assert_eq!(run_action(&workspace, &list).status.code(), Some(1));
+    assert_eq!(workspace.read("outputs"), "");
 }
 
 #[test]
-fn clusters_are_listed_and_odd_names_rejected() {
-    for tool in ["jq", "yq"] {
-        let found = Command::new(tool).arg("--version").output();
-        if !found.is_ok_and(|ended| ended.status.success()) {
-            not_run(tool, &format!("{tool} is not installed"));
-            return;
-        }
+fn live_clusters_need_a_read_role_each() {
+    let found = Command::new("jq").arg("--version").output();
+    if !found.is_ok_and(|ended| ended.status.success()) {
+        not_run("jq", "jq is not installed");
+        return;
     }
-    let eu = "metadata: {name: prod}\nspec: {cluster: {name: eu, region: eu-west-1}}\n";
-    let rows = "[{\"name\":\"eu\",\"path\":\"clusters/prod-eu1\",\"region\":\"eu-west-1\"},\
-                {\"name\":\"prod-us1\",\"path\":\"clusters/prod-us1\",\"region\":\"us-east-1\"}]";
-    let us = "metadata: {name: prod-us1}\n";
-    assert_eq!(list_clusters([eu, us], "empty").as_deref(), Ok(rows));
-    let region = "metadata: {name: us}\nspec: {cluster: {region: \"us-east-1\\nX=1\"}}\n";
-    for (settings, world, message) in [
-        (
-            "metadata: {name: \"a; rm -rf b\"}\n",
-            "empty",
-            "the name of the cluster is not one of EKS",
-        ),
-        (
-            "metadata: {name: \"us\\n::add-mask::x\"}\n",
-            "empty",
-            "the name of the cluster is not one of EKS",
-        ),
-        ("spec: {}\n", "empty", "the name of the cluster is not one of EKS"),
-        (region, "empty", "the region is not one of AWS"),
-        ("metadata: {name: eu}\n", "empty", "two clusters have the same name"),
-        (us, "live", "add prod-us1 to the variable FLEETWRIGHT_READ_ROLES"),
-    ] {
-        let refused = list_clusters([eu, settings], world).expect_err("an error");
-        assert!(refused.starts_with("::error::") && refused.contains(message), "{refused}");
-        assert_eq!(refused.lines().count(), 1, "{refused}");
-    }
+    let script = step_script(&workflow("plan-clusters"), "--argjson roles");
+    let check = |roles: &str| {
+        let ran = Command::new("bash")
+            .args(["-e", "-c", &script])
+            .env("CLUSTERS", "[{\"name\": \"eu\"}, {\"name\": \"us\"}]")
+            .env("ROLES", roles)
+            .output()
+            .expect("bash runs");
+        (ran.status.code(), String::from_utf8_lossy(&ran.stdout).into_owned())
+    };
+    let error =
+        |names: &str| format!("::error::add {names} to the variable FLEETWRIGHT_READ_ROLES\n");
+    assert_eq!(check("{\"eu\": \"arn:1\", \"us\": \"arn:2\"}"), (Some(0), String::new()));
+    assert_eq!(check("{\"eu\": \"arn:1\"}"), (Some(1), error("us")));
+    assert_eq!(check(""), (Some(1), error("eu, us")));
 }
 
 #[test]

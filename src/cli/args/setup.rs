@@ -19,7 +19,8 @@ destinations of Argo CD: `prod` and `acme-prod` choose `overlays/prod`.
 
 Examples:
   fleetwright init clusters/prod && fleetwright validate clusters/prod
-  fleetwright init --name acme-prod")]
+  fleetwright init --name acme-prod
+  fleetwright init --matrix clusters")]
 pub(in crate::cli) struct InitArgs {
     /// Directory of manifests
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
@@ -36,6 +37,9 @@ pub(in crate::cli) struct InitArgs {
     /// Overwrite an existing fleetwright.yaml
     #[arg(long)]
     pub(in crate::cli) force: bool,
+    /// Print the clusters with settings below the directory, as JSON for a matrix of CI jobs
+    #[arg(long, conflicts_with_all = ["name", "destination", "region", "force"])]
+    pub(in crate::cli) matrix: bool,
 }
 
 #[cfg(feature = "live")]
