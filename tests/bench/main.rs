@@ -29,6 +29,7 @@
 #[path = "../it/browser.rs"]
 mod browser;
 mod bytes;
+mod curves;
 mod diverse_pods;
 mod large;
 #[path = "../it/missing_tool.rs"]

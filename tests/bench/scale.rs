@@ -2,7 +2,7 @@
 //!
 //! Each size is planned from nothing, and then three times over the fleet of that plan: without a
 //! change, with one percent more pods, and with ten percent fewer, which consolidates. Run it alone
-//! with `cargo bench --bench plan -- scale`.
+//! with `cargo bench --bench plan -- scale`. `FLEETWRIGHT_CURVES` names a file for a picture.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use fleetwright::model::observed::Observed;
 use fleetwright::plan::{Plan, RowSelection};
 
+use crate::curves::{self, Curve, FITTED_NODES, Panel};
 use crate::repository::peak_kib;
 use crate::standing_fleets::{FLEET, POOL, StandingInputs, write_deployment};
 
@@ -18,7 +19,7 @@ const PODS: &str = "pods.yaml";
 const WORKLOADS: usize = 20;
 const SIZES: [usize; 5] = [500, 1_000, 5_000, 10_000, 50_000];
 
-/// Prints a row for each size.
+/// Prints a row for each size, and the exponents of time and memory.
 #[expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 pub(crate) fn rows() -> anyhow::Result<()> {
     println!(
@@ -35,14 +36,30 @@ pub(crate) fn rows() -> anyhow::Result<()> {
         "short kB",
         "peak MiB"
     );
+    let mut curves =
+        ["first plan", "same", "1 %", "memory"].map(|name| Curve { name, points: Vec::new() });
     for nodes in SIZES {
-        row(nodes)?;
+        let size = f64::from(u32::try_from(nodes)?);
+        for (curve, value) in curves.iter_mut().zip(row(nodes)?) {
+            curve.points.push((size, value));
+        }
+    }
+    let exponents =
+        curves.each_ref().map(|curve| format!("{} {:.2}", curve.name, curve.exponent()));
+    println!("exponents up to {FITTED_NODES} nodes: {}", exponents.join(", "));
+    if let Some(file) = std::env::var_os("FLEETWRIGHT_CURVES") {
+        let (times, memory) = curves.split_at(3);
+        let times = Panel { title: "Seconds of a plan", curves: times };
+        let memory = Panel { title: "Peak memory in MiB", curves: memory };
+        std::fs::write(file, curves::svg(&[times, memory]))?;
     }
     Ok(())
 }
 
+/// Prints a row. Returns the seconds of the first plan, of the same and of that with one percent
+/// more pods, and the peak memory in MiB.
 #[expect(clippy::print_stdout, reason = "a benchmark prints its table")]
-fn row(nodes: usize) -> anyhow::Result<()> {
+fn row(nodes: usize) -> anyhow::Result<[f64; 4]> {
     let root = tempfile::tempdir()?;
     // The kernel then records a new peak.
     std::fs::write("/proc/self/clear_refs", "5")?;
@@ -70,6 +87,7 @@ fn row(nodes: usize) -> anyhow::Result<()> {
     drop(plan);
     let fleet = rescaled(root.path(), fleet.world, nodes - nodes / 10)?;
     let (plan, consolidated) = timed(&fleet);
+    let peak = peak_kib(std::process::id()) / 1_024;
     println!(
         "{:<8} {standing:>6} {:>9} {:>9} {:>9} {launched:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "",
@@ -80,9 +98,10 @@ fn row(nodes: usize) -> anyhow::Result<()> {
         plan.summary.nodes.terminate,
         sizes[0] / 1000,
         sizes[1] / 1000,
-        peak_kib(std::process::id()) / 1_024,
+        peak,
     );
-    Ok(())
+    let [first, same, changed] = [first, same, changed].map(|took| took.as_secs_f64());
+    Ok([first, same, changed, f64::from(u32::try_from(peak.max(1))?)])
 }
 
 /// Returns the fleet that stands, with another number of pods for each workload.
