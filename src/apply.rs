@@ -117,6 +117,9 @@ pub struct ApplySettings<'a> {
     pub earlier_launches: BTreeMap<Address, EarlierLaunch>,
     /// Store for the next requested offering. Without it, nothing is persisted.
     pub offering_attempts: Option<&'a dyn OfferingAttempts>,
+    /// Instances that are removed only while their nodes run no pods but their own. No pod is
+    /// evicted from these nodes.
+    pub only_if_empty: BTreeSet<InstanceId>,
     /// Component that opens the launched nodes.
     pub opened_by: OpenedBy,
     /// True if no other apply is running. A node with a drain cordon then belongs to a drain that
@@ -181,6 +184,7 @@ impl<'a> ApplySettings<'a> {
             launch_wait: LaunchWait::UntilReady,
             earlier_launches: BTreeMap::new(),
             offering_attempts: None,
+            only_if_empty: BTreeSet::new(),
             opened_by: OpenedBy::Apply,
             is_exclusive: true,
         }

@@ -33,6 +33,9 @@ pub(super) const CONCURRENT_EVICTIONS_MAX: usize = 8;
 /// decides.
 pub(super) const NODE_CHANGED: &str = "the node was changed meanwhile";
 
+/// Reason if a node that is removed only while it has no pods has one.
+const OCCUPIED: &str = "pods run on the node";
+
 /// Phase of a retirement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -325,13 +328,15 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             RetirementState::Changed(why) => return DrainStep::abandon(why),
             RetirementState::Approved(instance) => instance,
         };
+        let node = observed.node_for_instance(&instance.id);
+        if node.is_some_and(|node| self.is_occupied(work, node, observed)) {
+            return DrainStep::abandon(OCCUPIED);
+        }
         if let Some(why) = excess_replicas(work, observed) {
             self.report_wait(item, why, |why| Step::Waiting { why });
             return DrainStep::Same;
         }
-        let Some(node) = observed.node_for_instance(&instance.id) else {
-            return DrainStep::Next(Phase::Draining);
-        };
+        let Some(node) = node else { return DrainStep::Next(Phase::Draining) };
         let now = self.now();
         // Another client's cordon has its own reason, so it gets no mark and is never reverted. Its
         // drain has no time to begin at.
@@ -354,6 +359,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             }
         }
         DrainStep::Next(Phase::Draining)
+    }
+
+    /// Returns true if the instance is removed only while its node has no pods, and it has one.
+    fn is_occupied(&self, work: &RetireWork<'_>, node: &Node, observed: &Observed) -> bool {
+        self.settings.only_if_empty.contains(work.instance)
+            && observed.pods.iter().any(|pod| must_be_evicted(pod, node))
     }
 
     /// Evicts pods, and terminates the instance once none is left. It uses an observation that is
@@ -385,7 +396,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             .map(|pod| &**pod)
             .filter(|pod| must_be_evicted(pod, node))
             .collect();
-        let why = drain_refusal(node, observed, now, end)
+        let occupied = self.is_occupied(item.work, node, observed).then(|| OCCUPIED.to_owned());
+        let why = occupied
+            .or_else(|| drain_refusal(node, observed, now, end))
             .or_else(|| uncordon_reason(node))
             .or_else(|| end.and_then(|end| end.late_arrival(&pods)));
         if let Some(why) = why {

@@ -41,7 +41,8 @@ pub(super) struct ApplyRun {
     /// Instances that the plan removes, and those of them that EC2 was asked to terminate.
     pub(super) removed_instances: BTreeSet<InstanceId>,
     pub(super) terminated_instances: BTreeSet<InstanceId>,
-    /// Removed instances without pods, which the removal budget does not count.
+    /// Instances that are removed only while no pod runs on their nodes. The removal budget does
+    /// not count them.
     pub(super) uncounted_removals: BTreeSet<InstanceId>,
     /// Instances of the launches without an answer; `None` if groups launch some of them.
     pub(super) expected: Option<BTreeMap<Address, Instance>>,

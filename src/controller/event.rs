@@ -292,6 +292,8 @@ pub enum Effect {
         plan: Arc<Plan>,
         /// Interrupted instances, which replanning before the first write leaves out.
         excluded_instances: Vec<InstanceId>,
+        /// Instances that are removed only while no pod runs on their nodes.
+        only_if_empty: BTreeSet<InstanceId>,
         /// True to wait until launched instances are Ready.
         wait_until_ready: bool,
         /// True to plan only for pods that exist, and ignore the rest of the declared demand.

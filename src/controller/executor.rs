@@ -15,7 +15,7 @@ mod open_nodes;
 mod revalidation;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -196,6 +196,7 @@ impl OfferingAttempts for AttemptGate {
 /// Options of [`Effect::Apply`].
 struct ApplyOptions {
     excluded_instances: Vec<InstanceId>,
+    only_if_empty: BTreeSet<InstanceId>,
     wait_until_ready: bool,
     running_pods_only: bool,
     previous_attempts: BTreeMap<Address, apply::EarlierLaunch>,
@@ -351,6 +352,7 @@ where
                 commit,
                 plan,
                 excluded_instances,
+                only_if_empty,
                 wait_until_ready,
                 running_pods_only,
                 previous_attempts,
@@ -361,6 +363,7 @@ where
                 plan,
                 ApplyOptions {
                     excluded_instances,
+                    only_if_empty,
                     wait_until_ready,
                     running_pods_only,
                     previous_attempts,
@@ -493,6 +496,7 @@ where
     ) -> RunningEffect<'a> {
         let ApplyOptions {
             excluded_instances,
+            only_if_empty,
             wait_until_ready,
             running_pods_only,
             previous_attempts,
@@ -545,6 +549,7 @@ where
                 },
                 earlier_launches: previous_attempts,
                 offering_attempts: Some(&attempt_gate),
+                only_if_empty,
                 opened_by: OpenedBy::Controller,
                 is_exclusive: false,
             };

@@ -141,8 +141,9 @@ pub(super) fn nodes_at_once(limit: CountOrShare, nodes: u32) -> u32 {
 }
 
 /// Returns how many non-empty instances a plan removes without replacement. Empty nodes are
-/// excluded: a commit without pods is intended, and an apply waits until the last pod is gone. The
-/// removal budget limits the pace while pods run there. Pods that are gone need no node.
+/// excluded: a commit without pods is intended, and an apply waits until the last pod is gone. Pods
+/// that are gone need no node. The removal budget limits the pace while pods run there, and while
+/// more nodes are empty than may be removed at once.
 pub fn unreplaced_removals(plan: &Plan) -> u32 {
     let groups = change_groups(plan);
     let removes: u32 = groups.iter().map(|group| group.removes - group.empty).sum();

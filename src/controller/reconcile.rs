@@ -486,6 +486,7 @@ impl ControllerState {
             commit: record.commit.clone(),
             plan: Arc::clone(&plan),
             excluded_instances: interrupted.into_iter().collect(),
+            only_if_empty: uncounted_removals.clone(),
             wait_until_ready: is_removing,
             running_pods_only: self.revisions.serves_substitute(),
             previous_attempts,

@@ -78,7 +78,7 @@ fn first_planned(run: &Simulation) -> Rc<Cell<usize>> {
     planned
 }
 
-fn launches(run: &Simulation) -> usize {
+pub(super) fn launches(run: &Simulation) -> usize {
     let calls = run.shared.calls.borrow();
     calls.iter().filter(|call| matches!(call.kind, CallKind::Launch(_, Some(_)))).count()
 }

@@ -357,8 +357,9 @@ impl InvariantChecks {
             let pods = pods.unwrap_or_default();
             let reason = explained.get(&row.address).copied();
             let is_empty = reason.is_some_and(is_empty_node) && without_pods.contains(&id);
+            let node = row.change.before.as_ref().and_then(|before| before.node.clone());
             let (row, unit) = (row.address.clone(), unit(row));
-            let removal = PlannedRemoval { row, unit, after, pods, is_empty };
+            let removal = PlannedRemoval { row, unit, node, after, pods, is_empty };
             self.planned_removals.insert(id, removal);
         }
     }
@@ -520,7 +521,8 @@ impl InvariantChecks {
             CallKind::Serves(served) => self.check_merge_wait(*at, served),
             CallKind::Nominate(pod, node) => self.check_nomination(call, pod, node),
             CallKind::Open(node) => self.record_opening(node, *at),
-            CallKind::Raise { .. } | CallKind::Launch(_, None) | CallKind::Evict(..) => {}
+            CallKind::Evict(_, node) => self.record_eviction(node.as_ref()),
+            CallKind::Raise { .. } | CallKind::Launch(_, None) => {}
             CallKind::DeletePod(_, node) => self.check_pod_deletion(*at, node.as_ref()),
         }
     }

@@ -1,6 +1,6 @@
 //! Drains: eviction order, blockers, timeouts and reverted drains.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -267,9 +267,7 @@ fn uncordon_by_an_operator_reverts_the_drain() {
 
 #[test]
 fn pod_bound_just_before_the_cordon_is_evicted() {
-    let world = fleet();
-    world.deliver(&workloads(0)).expect("kept in memory");
-    world.settle(MINUTE * 5).expect("kept in memory");
+    let world = fleet_without_pods();
     let plan = plan(&world);
     let bind_pods = |_: &Node| {
         world.deliver(&workloads(6)).expect("kept in memory");
@@ -413,19 +411,22 @@ fn apply_with_late_change(
     (receipt, first.take().expect("a termination was checked"))
 }
 
+/// Binds the pod `api-late` without an owner to a node.
+fn bind_late_pod(world: &World, node: &NodeName) {
+    let (late, namespace) = (Uid::from("late"), "web".into());
+    let template = crate::testing::simulator::template("api", 100).into();
+    let bare = WorkloadId { name: "api-late".into(), ..id(WorkloadKind::Pod, "api") };
+    world.add_pod(&bare, late.clone(), &template);
+    world.bind_pod(&namespace, "api-late", &late, node);
+    let there = |pod: &Arc<Pod>| pod.uid == late && pod.node.as_ref() == Some(node);
+    assert!(world.observed().pods.iter().any(there));
+}
+
 #[test]
 fn late_pod_is_evicted_before_the_termination() {
     let world = fleet();
     let plan = plan(&world);
-    let (late, namespace) = (Uid::from("late"), "web".into());
-    let add_late_pod = |node: &Node| {
-        let template = crate::testing::simulator::template("api", 100).into();
-        let bare = WorkloadId { name: "api-late".into(), ..id(WorkloadKind::Pod, "api") };
-        world.add_pod(&bare, late.clone(), &template);
-        world.bind_pod(&namespace, "api-late", &late, &node.name);
-        let there = |pod: &Arc<Pod>| pod.uid == late && pod.node.as_ref() == Some(&node.name);
-        assert!(world.observed().pods.iter().any(there));
-    };
+    let add_late_pod = |node: &Node| bind_late_pod(&world, &node.name);
     let (receipt, instance) = apply_with_late_change(&world, &plan, &add_late_pod);
     assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:#?}");
     let calls = writes(&world);
@@ -436,6 +437,77 @@ fn late_pod_is_evicted_before_the_termination() {
     let ended = calls.iter().position(ended);
     assert!(evicted.expect("evicted") < ended.expect("terminated"), "{calls:#?}");
     assert_only_approved_writes(&world, &plan);
+}
+
+/// Whether a pod is bound to a node at a step.
+type BindsAt = fn(&Step, &NodeName) -> bool;
+
+/// Returns the fleet without pods but those of its DaemonSet.
+fn fleet_without_pods() -> World {
+    let world = fleet();
+    world.deliver(&workloads(0)).expect("kept in memory");
+    world.settle(MINUTE * 5).expect("kept in memory");
+    world
+}
+
+/// Applies a plan that removes nodes `0` and `1` only while they are empty. A pod is bound to node
+/// `0` at a step, and otherwise just before the check of its termination. Asserts that this node
+/// stays with its pod, and that node `1` is removed. Returns the name of node `0`.
+fn keep_node_with_late_pod(world: &World, binds_at: BindsAt) -> NodeName {
+    let plan = plan(world);
+    let removed: Vec<NodeState> =
+        plan.resource_changes.iter().filter_map(|row| row.change.before.clone()).collect();
+    let name = removed[0].node.clone().expect("a node");
+    let only_if_empty = removed.into_iter().filter_map(|node| node.instance_id).collect();
+    let settings = ApplySettings { only_if_empty, ..settings() };
+    let is_bound = Cell::new(false);
+    let bind = || {
+        if !is_bound.replace(true) {
+            bind_late_pod(world, &name);
+        }
+    };
+    let bind_before_check = |node: &NodeName| {
+        if *node == name {
+            bind();
+        }
+    };
+    let mut report = |event: &Event| {
+        if binds_at(&event.step, &name) {
+            bind();
+        }
+    };
+    let mut ports = FaultyPorts::without_fault(world);
+    ports.before_node_read = Some(&bind_before_check);
+    let ports = all(&ports);
+    let receipt = run(apply(&plan, &ports, &settings, &mut report)).expect("not refused");
+    assert!(is_bound.get(), "no pod came");
+    let kept = Outcome::Abandoned { why: "pods run on the node".to_owned() };
+    assert_eq!(*outcome(&receipt, "0", WaveStep::Retire), kept);
+    assert_eq!(*outcome(&receipt, "1", WaveStep::Retire), Outcome::Done);
+    let is_eviction =
+        |call: &PortCall| matches!(call, PortCall::Evict { .. } | PortCall::DeletePod { .. });
+    assert!(!writes(world).iter().any(is_eviction), "{:#?}", writes(world));
+    assert!(cordoned(world).is_empty());
+    assert_eq!(pods(world, "api-late").len(), 1);
+    name.clone()
+}
+
+#[test]
+fn empty_node_with_a_pod_before_its_cordon_is_kept() {
+    let world = fleet_without_pods();
+    let name = keep_node_with_late_pod(&world, |step, _| matches!(step, Step::Launched { .. }));
+    let is_cordon =
+        |call: &PortCall| matches!(call, PortCall::Cordon { node, .. } if *node == name);
+    assert!(!writes(&world).iter().any(is_cordon), "{:#?}", writes(&world));
+}
+
+#[test]
+fn empty_node_with_a_pod_after_its_cordon_is_kept() {
+    let at_cordon: BindsAt = |step, name| matches!(step, Step::Cordoned { node } if node == name);
+    let before_termination: BindsAt = |_, _| false;
+    for binds_at in [at_cordon, before_termination] {
+        keep_node_with_late_pod(&fleet_without_pods(), binds_at);
+    }
 }
 
 #[test]

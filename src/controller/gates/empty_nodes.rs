@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{GateContext, retire_reason};
+use crate::controller::mass_removal::removals_at_once;
 use crate::controller::reconcile::{instance_of, retired_rows};
 use crate::model::ids::{Address, InstanceId, NodeName};
 use crate::model::observed::{Node, Observed};
@@ -12,28 +13,37 @@ use crate::plan::wire::RetireReason;
 /// Returns the instances that the plan removes as empty, and whose nodes ran no pod but their own,
 /// both when the plan was made and in the newest observation. A pod that still stops counts. A
 /// budget of zero forbids these removals too.
+///
+/// The budget counts every removal while more nodes run no pod than may be removed at once: the API
+/// server may list too few pods. All nodes count, and not only those of the plan. Otherwise, plans
+/// around blocked changes would never count.
 pub(in super::super) fn removals_without_pods(
     plan: &Plan,
     context: &GateContext<'_>,
 ) -> BTreeSet<InstanceId> {
-    if context.revision.controller.removals.limit_for(context.nodes) == 0 {
+    let mut removed = removed_as_empty(plan);
+    let is_forbidden = context.revision.controller.removals.limit_for(context.nodes) == 0;
+    if removed.is_empty() || is_forbidden {
         return BTreeSet::new();
     }
+    let without_pods = instances_without_pods(context.observed);
+    let most = usize::try_from(removals_at_once(context)).unwrap_or(usize::MAX);
+    if without_pods.len() > most {
+        return BTreeSet::new();
+    }
+    let planned_without_pods = instances_without_pods(context.planned);
+    removed.retain(|id| without_pods.contains(id) && planned_without_pods.contains(id));
+    removed
+}
+
+fn removed_as_empty(plan: &Plan) -> BTreeSet<InstanceId> {
     let explained = plan.capacity.explain.iter();
     let empty: BTreeSet<&Address> = explained
         .filter(|row| matches!(retire_reason(row), Some(RetireReason::Empty { .. })))
         .map(|row| &row.address)
         .collect();
     let removed = retired_rows(plan).filter(|row| empty.contains(&row.address));
-    let mut removed: BTreeSet<InstanceId> = removed.filter_map(instance_of).collect();
-    for observed in [context.planned, context.observed] {
-        if removed.is_empty() {
-            break;
-        }
-        let without_pods = instances_without_pods(observed);
-        removed.retain(|instance| without_pods.contains(instance));
-    }
-    removed
+    removed.filter_map(instance_of).collect()
 }
 
 /// Returns the instances with a node on which no pod runs but those of the node. Pods of an

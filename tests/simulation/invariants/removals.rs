@@ -52,11 +52,14 @@ pub(super) struct PlannedRemoval {
     pub(super) row: Address,
     /// Group of rows that change together, or the row itself.
     pub(super) unit: String,
+    /// Node of the instance, if it has joined.
+    pub(super) node: Option<NodeName>,
     /// Launches that have to be Ready before the removal, and their rows in the plans.
     pub(super) after: BTreeMap<ChangeId, (PlanId, Address)>,
     /// Number of pods by workload that the plan moves.
     pub(super) pods: BTreeMap<WorkloadKey, u32>,
-    /// True if the plan removes the node as empty, and only pods of the node ran there.
+    /// True if the plan removes the node as empty, only pods of the node ran there, and no pod was
+    /// evicted from it since its apply began.
     pub(super) is_empty: bool,
 }
 
@@ -167,8 +170,9 @@ impl InvariantChecks {
     /// Checks a termination.
     ///
     /// I4: within the window of the removal budget, plans of the controller remove at most as many
-    /// nodes with pods as it allows. A node is without pods if its plan removes it as empty, and the
-    /// observation of the plan has no pod there but those of the node. A pod that stops counts.
+    /// nodes with pods as it allows. A node is without pods if its plan removes it as empty, the
+    /// observation of the plan has no pod there but those of the node, and no pod is evicted from it
+    /// afterwards. A pod that stops counts.
     pub(super) fn terminate(
         &mut self,
         call: &RecordedCall,
@@ -208,6 +212,14 @@ impl InvariantChecks {
         let found = rate_excess(&self.removals, settings.removals, at, nodes).filter(|_| counted);
         if let Some(found) = found {
             self.fail(at, &format!("I4: {found} removals exceed the budget"));
+        }
+    }
+
+    /// Notes that pods were evicted from a node, so that its removal counts.
+    pub(super) fn record_eviction(&mut self, node: Option<&NodeName>) {
+        let removals = self.planned_removals.values_mut();
+        for removal in removals.filter(|of| node.is_some() && of.node.as_ref() == node) {
+            removal.is_empty = false;
         }
     }
 

@@ -137,6 +137,7 @@ impl ViolationTrace {
             commit,
             plan,
             excluded_instances: without,
+            only_if_empty: BTreeSet::new(),
             wait_until_ready: waits,
             running_pods_only: running,
             previous_attempts: begun,

@@ -34,8 +34,29 @@ fn removal_budget_does_not_count_nodes_without_pods() {
     fn add(given: &mut GateScenario, pod: Pod) {
         given.observed = given.observed.clone().with_pods([pod.on("node-web-2")]);
     }
-    let cases: [(&str, ScenarioChange, bool); 7] = [
+    fn add_empty_nodes(given: &mut GateScenario, count: usize) {
+        for n in 0..count {
+            let instance = Some(format!("i-empty{n}").as_str().into());
+            let node = Node { instance, ..world::node(&format!("node-empty-{n}")) };
+            given.observed = given.observed.clone().with_node(node);
+        }
+    }
+    let cases: [(&str, ScenarioChange, bool); 10] = [
         ("no pod runs there", |_| (), true),
+        ("half of the eight nodes run no pod", |g| add_empty_nodes(g, 3), true),
+        (
+            "more of them run no pod, and the API server may list too few",
+            |g| add_empty_nodes(g, 4),
+            false,
+        ),
+        (
+            "more of them run no pod, and all may be removed at once",
+            |g| {
+                g.revision.controller.mass_removal = CountOrShare::Share(100_000);
+                add_empty_nodes(g, 7);
+            },
+            true,
+        ),
         (
             "a pod of the node runs there",
             |g| {

@@ -100,6 +100,7 @@ impl ViolationTrace {
             commit,
             plan,
             excluded_instances: without,
+            only_if_empty: std::collections::BTreeSet::new(),
             wait_until_ready: waits,
             running_pods_only: running,
             previous_attempts: begun,

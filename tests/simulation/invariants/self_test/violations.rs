@@ -235,6 +235,18 @@ pub(super) const OF_REMOVALS: &[ViolationCase] = &[
         t.later(4);
         t.terminates(t.removal(&t.scale_down, 1));
     }),
+    ("I4", "evictions from nodes that were empty when their apply began", |t| {
+        t.settings.removals =
+            RateLimit { limit: CountOrShare::Count(1), window: SignedDuration::from_mins(5) };
+        t.world.pods.clear();
+        t.plans();
+        t.applies(&t.scale_down);
+        for n in [0, 1] {
+            let ended = t.removal(&t.scale_down, n);
+            t.calls(CallKind::Evict("late".into(), ended.node.clone()));
+            t.terminates(ended);
+        }
+    }),
     ("I8", "a removal before its replacement is Ready", |t| {
         t.applies(&t.rollout);
         t.terminates(TerminatedInstance { ready: BTreeSet::new(), ..t.removal(&t.rollout, 0) });
