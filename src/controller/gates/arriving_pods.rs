@@ -53,9 +53,9 @@ fn launches_for_all(plan: &Plan, workloads: &BTreeSet<String>, world: &Observed)
         *launched = launched.saturating_add(*pods);
     }
     let (demand, bound) = (planned_demand(plan), bound_pods(world));
-    let of = |counts: &BTreeMap<String, u32>, workload| counts.get(workload).copied().unwrap_or(0);
     let is_launched = |workload: &String| {
-        let without_node = of(&demand, workload).saturating_sub(of(&bound, workload));
+        let planned = demand.get(workload).copied().unwrap_or(0);
+        let without_node = planned.saturating_sub(bound.get(workload).copied().unwrap_or(0));
         without_node <= launched_pods.get(workload.as_str()).copied().unwrap_or(0)
     };
     let is_pending = |pod: &Pod| {

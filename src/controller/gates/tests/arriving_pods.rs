@@ -63,12 +63,18 @@ fn steered_launches_for_all_pods_without_a_node_do_not_wait() {
         });
         held.allowed().contains(&"web 9".to_owned())
     };
-    let (steered, rest) = (PlacementMode::Steered, demand - pods);
-    assert!(is_allowed(steered, rest, 1, 0));
+    let rest = demand - pods;
+    assert!(is_allowed(PlacementMode::Steered, rest, 1, 0));
     assert!(!is_allowed(PlacementMode::Unsteered, rest, 1, 0));
-    assert!(!is_allowed(steered, rest - 1, 1, 0), "one has a place on a launched node");
-    assert!(!is_allowed(steered, rest, 0, 0), "the pods are still to come");
-    assert!(!is_allowed(steered, rest, 1, 1), "a pod of another workload has a place there");
+    assert!(
+        !is_allowed(PlacementMode::Steered, rest - 1, 1, 0),
+        "one has a place on a launched node"
+    );
+    assert!(!is_allowed(PlacementMode::Steered, rest, 0, 0), "the pods are still to come");
+    assert!(
+        !is_allowed(PlacementMode::Steered, rest, 1, 1),
+        "a pod of another workload has a place there"
+    );
 }
 
 #[test]
