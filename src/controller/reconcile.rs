@@ -453,17 +453,13 @@ impl ControllerState {
         };
         let world = self.planning.last.as_ref().map(|last| &*last.world);
         let launched_for = world.map(|world| launch_digests(&plan, world)).unwrap_or_default();
-        let uncounted = self.gate_context().map(|of| gates::removals_without_pods(&plan, &of));
-        let uncounted_removals = uncounted.unwrap_or_default();
+        let uncounted_removals = self.uncounted_removals(&plan);
         let record = CompletedApply::started(&plan, &revision.commit, approved_by, self.now);
         let requests = self.applies.current_requests();
         let Some(persisted) = &mut self.persistence.loaded else { return };
-        let previous_attempts = match inflight_launches::register_launches(
-            &mut persisted.in_doubt_launches,
-            &plan,
-            &requests,
-            self.now,
-        ) {
+        let in_doubt = &mut persisted.in_doubt_launches;
+        let registered = inflight_launches::register_launches(in_doubt, &plan, &requests, self.now);
+        let previous_attempts = match registered {
             Ok(previous_attempts) => previous_attempts,
             Err(until) => return self.wait_for_inflight_launches(&plan, until),
         };
@@ -513,6 +509,11 @@ impl ControllerState {
             deferred_start: Some(Box::new(start)),
         };
         self.applies.runs.insert(ticket, run);
+    }
+
+    fn uncounted_removals(&self, plan: &Plan) -> BTreeSet<InstanceId> {
+        let context = self.gate_context();
+        context.map(|context| gates::removals_without_pods(plan, &context)).unwrap_or_default()
     }
 
     fn approval_of(&self, plan: &Plan) -> Option<PlanApproval> {
