@@ -16,6 +16,9 @@ use crate::model::observed::{Observed, Pod};
 use crate::plan::Plan;
 use crate::plan::wire::{ExplainRow, LaunchReason, PlacementMode, Reason, workload_key};
 
+/// Minimum number of bound pods for each pending pod of workloads whose launches do not wait.
+const BOUND_PER_PENDING_MIN: usize = 10;
+
 /// Workloads whose pods may still be placed on launched nodes.
 pub(super) struct WorkloadsArriving {
     workloads: BTreeSet<String>,
@@ -41,8 +44,9 @@ pub(super) fn workloads_arriving(
 }
 
 /// Returns true if a steered plan launches nodes for all planned pods of the workloads that have no
-/// node, and one of them exists. In an unsteered plan, they may have a place elsewhere in another
-/// order of arrival.
+/// node, and at most one in eleven existing pods waits. In an unsteered plan, they may have a place
+/// elsewhere in another order of arrival. If more pods wait, something else may keep them from the
+/// launched nodes, and from further ones.
 fn launches_for_all(plan: &Plan, workloads: &BTreeSet<String>, world: &Observed) -> bool {
     let launched: BTreeSet<&Address> = launched_rows(plan).map(|row| &row.address).collect();
     let rows = plan.capacity.explain.iter();
@@ -61,8 +65,12 @@ fn launches_for_all(plan: &Plan, workloads: &BTreeSet<String>, world: &Observed)
     let is_pending = |pod: &Pod| {
         waits_for_node(pod, world) && workloads.contains(&workload_key(&pod.workload()))
     };
+    let pending = world.pods.iter().filter(|pod| is_pending(pod)).count();
+    let bound_pods = workloads.iter().filter_map(|workload| bound.get(workload));
+    let bound_pods: usize = bound_pods.map(|pods| usize::try_from(*pods).unwrap_or(0)).sum();
     plan.capacity.placement.mode == PlacementMode::Steered
-        && world.pods.iter().any(|pod| is_pending(pod))
+        && pending > 0
+        && pending.saturating_mul(BOUND_PER_PENDING_MIN) <= bound_pods
         && workloads.iter().all(is_launched)
 }
 

@@ -2,17 +2,24 @@
 
 use std::collections::BTreeSet;
 
+use jiff::SignedDuration;
+
 use super::{GateContext, retire_reason};
 use crate::controller::mass_removal::removals_at_once;
 use crate::controller::reconcile::{instance_of, retired_rows};
 use crate::model::ids::{Address, InstanceId, NodeName};
 use crate::model::observed::{Node, Observed};
+use crate::model::saturating_time::later;
 use crate::plan::Plan;
 use crate::plan::wire::RetireReason;
 
+/// Minimum age of nodes that the removal budget does not count.
+const AGE_MIN: SignedDuration = SignedDuration::from_mins(10);
+
 /// Returns the instances that the plan removes as empty, and whose nodes ran no pod but their own,
 /// both when the plan was made and in the newest observation. A pod that still stops counts. A
-/// budget of zero forbids these removals too.
+/// budget of zero forbids these removals too. Younger nodes count: their launches failed their
+/// purpose, and fast removals would lead to fast launches.
 ///
 /// The budget counts every removal while more nodes run no pod than may be removed at once: the API
 /// server may list too few pods. All nodes count, and not only those of the plan. Otherwise, plans
@@ -32,8 +39,18 @@ pub(in super::super) fn removals_without_pods(
         return BTreeSet::new();
     }
     let planned_without_pods = instances_without_pods(context.planned);
-    removed.retain(|id| without_pods.contains(id) && planned_without_pods.contains(id));
+    let young = young_instances(context.observed);
+    removed.retain(|id| {
+        without_pods.contains(id) && planned_without_pods.contains(id) && !young.contains(id)
+    });
     removed
+}
+
+/// Returns the instances whose node has existed for a short time.
+fn young_instances(observed: &Observed) -> BTreeSet<&InstanceId> {
+    let nodes = observed.nodes.values();
+    let young = nodes.filter(|node| observed.taken_at < later(node.created_at, AGE_MIN));
+    young.filter_map(|node| node.instance.as_ref()).collect()
 }
 
 fn removed_as_empty(plan: &Plan) -> BTreeSet<InstanceId> {

@@ -70,6 +70,11 @@ fn steered_launches_for_all_pods_without_a_node_do_not_wait() {
         !is_allowed(PlacementMode::Steered, rest - 1, 1, 0),
         "one has a place on a launched node"
     );
+    let many = rest.div_ceil(10) + 1;
+    assert!(
+        !is_allowed(PlacementMode::Steered, rest, many, 0),
+        "something keeps pods from launched nodes"
+    );
     assert!(!is_allowed(PlacementMode::Steered, rest, 0, 0), "the pods are still to come");
     assert!(
         !is_allowed(PlacementMode::Steered, rest, 1, 1),

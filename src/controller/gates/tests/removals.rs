@@ -41,7 +41,7 @@ fn removal_budget_does_not_count_nodes_without_pods() {
             given.observed = given.observed.clone().with_node(node);
         }
     }
-    let cases: [(&str, ScenarioChange, bool); 10] = [
+    let cases: [(&str, ScenarioChange, bool); 11] = [
         ("no pod runs there", |_| (), true),
         ("half of the eight nodes run no pod", |g| add_empty_nodes(g, 3), true),
         (
@@ -69,6 +69,14 @@ fn removal_budget_does_not_count_nodes_without_pods() {
         ("a pod runs there", |g| add(g, world::pod("api")), false),
         ("a pod stops there", |g| add(g, Pod { terminating: true, ..world::pod("api") }), false),
         ("the node is unknown", |g| g.observed.nodes.clear(), false),
+        (
+            "its node is young",
+            |g| {
+                let node = g.observed.nodes.values_mut().next().expect("one");
+                node.created_at = ago(9 * 60);
+            },
+            false,
+        ),
         (
             "another reason",
             |g| {
