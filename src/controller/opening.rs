@@ -126,7 +126,9 @@ impl NodeOpening {
     ) -> Option<Timestamp> {
         let repeat_at = self.repeat_at.filter(|at| *at > observed.taken_at);
         let repeat_at = repeat_at.map(|at| at.max(now));
-        let is_placing = self.places_pods_until(steers).is_some_and(|until| now < until)
+        // If no pod was placed since the opening, something else may keep them from the nodes.
+        let is_placing = self.placed_at > self.last_opening
+            && self.places_pods_until(steers).is_some_and(|until| now < until)
             && observed.pods.iter().any(|pod| is_pending(pod));
         let places_at = is_placing.then(|| later(now, BUSY_REFRESH));
         [repeat_at, places_at].into_iter().flatten().min()
@@ -146,7 +148,7 @@ impl NodeOpening {
     }
 
     /// Notes the number of pending pods, and the time if it fell.
-    fn note_pending_pods(&mut self, world: &Observed, now: Timestamp) {
+    pub(super) fn note_pending_pods(&mut self, world: &Observed, now: Timestamp) {
         let pending = world.pods.iter().filter(|pod| is_pending(pod)).count();
         if pending < self.pending {
             self.placed_at = Some(now);
@@ -235,7 +237,6 @@ impl ControllerState {
             return;
         }
         let now = self.now;
-        self.opening.note_pending_pods(&world, now);
         self.opening.opened_at.retain(|_, at| now < later(*at, EC2_VISIBILITY_MAX));
         // A later batch may need the pods of the batch that is being opened.
         self.opening.is_serial = self.steers();

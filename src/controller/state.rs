@@ -284,6 +284,9 @@ impl ControllerState {
         let is_busy = !self.interruptions.all.is_empty()
             || self.opening.has_closed_nodes()
             || self.observation.unobserved.missing_launch(&observed).is_some();
+        if observed.has_cluster() {
+            self.opening.note_pending_pods(&observed, now);
+        }
         let next = self.opening.next_observation(&observed, self.steers(), now);
         let refresh = next.map_or(refresh, |next| refresh.min(next.duration_since(now)));
         self.observation.schedule(refresh, is_busy, now);

@@ -274,9 +274,10 @@ fn pods_that_stay_pending_after_an_opening_are_observed_soon() {
         observe(&mut harness, 3, seen(3, pods));
         harness.state().observation.reads.due
     };
-    assert_eq!(next_read(&PENDING), at(8));
-    let bound = [("a", Some("node-of-i-1"))];
-    assert!(next_read(&bound) > at(8), "no pod is pending");
+    let on = Some("node-of-i-1");
+    assert_eq!(next_read(&[("a", on), ("b", None), ("c", None)]), at(8));
+    assert!(next_read(&PENDING) > at(8), "no pod was placed");
+    assert!(next_read(&[("a", on), ("b", on), ("c", on)]) > at(8), "no pod is pending");
 }
 
 #[test]
