@@ -21,7 +21,6 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 pub use self::arriving_pods::PodsArriving;
-pub(super) use self::arriving_pods::bound_pods;
 use self::missing_annotations::AnnotationAttempts;
 use super::counters::Counter;
 use super::event::Effect;
@@ -35,7 +34,7 @@ use crate::apply::{
 };
 use crate::model::desired::{ControllerSettings, Mode};
 use crate::model::ids::{InstanceId, NodeName, PoolName, Uid};
-use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, PlannedPods, tag};
+use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, PlannedPods, Pod, tag};
 use crate::model::requirement::key;
 use crate::model::saturating_time::{doubling_delay, later};
 use crate::plan::wire::workload_key;
@@ -75,6 +74,8 @@ pub(super) struct NodeOpening {
     refused: BTreeSet<Uid>,
     /// True while pods of waiting batches are being nominated.
     is_nominating: bool,
+    /// Time of the last answer to nominations. Earlier observations do not show them.
+    nominated_at: Option<Timestamp>,
     /// When an observation shows which early nominations kube-scheduler has cleared.
     repeat_at: Option<Timestamp>,
     /// How often early nominations were repeated since the last opening.
@@ -304,17 +305,22 @@ impl ControllerState {
     /// Nominates pods to their opened nodes once more. kube-scheduler clears the nominations of pods
     /// that it tries while the last nodes of a batch open. Other pods could take their room.
     fn restore_nominations(&mut self, world: &Observed, effects: &mut Vec<Effect>) {
-        if !self.opening.is_serial || self.opening.is_nominating {
+        let opening = &self.opening;
+        let is_recent = |at: &Timestamp| self.now < later(*at, PLACES_PODS_MAX);
+        let is_shown = opening.nominated_at.is_none_or(|at| at < world.taken_at);
+        // Each observation is used once.
+        let may_restore = opening.is_serial && !opening.is_nominating && is_shown;
+        if !may_restore || !opening.opened_at.values().any(is_recent) {
             return;
         }
         let is_opened = |name: &NodeName| {
-            let opened_at =
-                world.nodes.get(name).and_then(|node| self.opening.opened_at.get(&node.uid));
-            opened_at
-                .is_some_and(|at| *at < world.taken_at && self.now < later(*at, PLACES_PODS_MAX))
+            let opened_at = world.nodes.get(name).and_then(|node| opening.opened_at.get(&node.uid));
+            opened_at.is_some_and(|at| *at < world.taken_at && is_recent(at))
         };
-        let pods = world.pods.iter().filter(|pod| is_pending(pod) && pod.nominated.is_none());
-        let cleared = pods.filter_map(|pod| {
+        let is_cleared = |pod: &Pod| {
+            is_pending(pod) && pod.nominated.is_none() && !opening.refused.contains(&pod.uid)
+        };
+        let cleared = world.pods.iter().filter(|pod| is_cleared(pod)).filter_map(|pod| {
             let node = self.nominations.0.get(&pod.uid).filter(|node| is_opened(node))?;
             Some(PodNomination { pod: Arc::clone(pod), node: node.clone() })
         });
@@ -406,9 +412,10 @@ impl ControllerState {
 
     pub(super) fn on_pods_nominated(&mut self, answers: Vec<NominationAnswer>) {
         self.opening.is_nominating = false;
+        self.opening.nominated_at = Some(self.now);
         // Later pods do not delay the repeat of earlier nominations.
-        let is_past = self.opening.repeat_at.is_none_or(|at| at <= self.now);
-        if is_past {
+        let taken_at = self.observation.latest.as_ref().map(|latest| latest.taken_at);
+        if self.opening.repeat_at <= taken_at {
             let repeat_at = later(self.now, self.opening.repeat_interval());
             self.opening.repeat_at = Some(repeat_at);
             self.observation.reads.due = self.observation.reads.due.min(repeat_at);

@@ -64,16 +64,22 @@ fn is_at(run: &Simulation, time: &str) -> bool {
 }
 
 fn keda_window(catalog: &Rc<Catalog>) -> ScenarioResult {
-    run_keda_window(catalog, "massRemoval: 100%", minutes(2))
+    run_keda_window(catalog, "massRemoval: 100%", 5, minutes(2))
 }
 
 /// Five empty nodes of seven or eight are more than half of the fleet.
 fn keda_window_of_most_nodes(catalog: &Rc<Catalog>) -> ScenarioResult {
-    run_keda_window(catalog, "massRemoval: 50%", minutes(4))
+    run_keda_window(catalog, "massRemoval: 50%", 2, minutes(4))
 }
 
-/// Ends a window of five nodes. They are removed within a time after `consolidateAfter`.
-fn run_keda_window(catalog: &Rc<Catalog>, limit: &str, within: SignedDuration) -> ScenarioResult {
+/// Ends a window of five nodes. They are removed within a time after `consolidateAfter`, and at most
+/// `first` of them within the first seconds.
+fn run_keda_window(
+    catalog: &Rc<Catalog>,
+    limit: &str,
+    first: usize,
+    within: SignedDuration,
+) -> ScenarioResult {
     let consolidate_after = minutes(2);
     let commit = Commit {
         controller: format!("settle: 15s, {limit}"),
@@ -97,7 +103,15 @@ fn run_keda_window(catalog: &Rc<Catalog>, limit: &str, within: SignedDuration) -
     let grown = run.instances().len();
     ensure(grown == before + 5, || format!("{before} instances became {grown}"))?;
     scale_window(&run, 0);
-    let gone = run.wait_until(consolidate_after + within, |run| run.instances().len() <= before);
+    let ended_at = run.now();
+    let schedulable =
+        |run: &Simulation| run.observed().nodes.values().filter(|node| !node.unschedulable).count();
+    run.wait_until(consolidate_after + within, |run| schedulable(run) < grown);
+    run.advance(SignedDuration::from_secs(3));
+    let begun = grown - schedulable(&run);
+    ensure((1..=first).contains(&begun), || format!("{begun} removals begin together"))?;
+    let left = consolidate_after + within - run.now().duration_since(ended_at);
+    let gone = run.wait_until(left, |run| run.instances().len() <= before);
     run.check()?;
     ensure(gone, || format!("{} of {grown} instances are left", run.instances().len()))
 }

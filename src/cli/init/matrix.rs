@@ -9,7 +9,7 @@ use crate::cli::error::CliError;
 use crate::cli::settings::SourceSettings;
 use crate::cli::{Console, Exit, source_tree};
 use crate::manifest::read_fleet;
-use crate::model::desired::{FLEET_FILE, Fleet, Tree, TreeFile};
+use crate::model::desired::{FLEET_FILE, Fleet, Skipped, Tree, TreeFile};
 
 /// Longest name of an EKS cluster.
 const NAME_MAX: usize = 100;
@@ -26,6 +26,14 @@ struct MatrixCluster {
 pub(in crate::cli) fn print(path: &Path, console: &mut Console) -> Result<Exit, CliError> {
     let source = SourceSettings { path: path.to_owned(), revision: None };
     let read = source_tree::read_alone(&source)?;
+    if let Some((directory, reason)) = unread_directory(&read.tree) {
+        let text = format!("`{directory}` cannot be read, and may have clusters: {reason}");
+        return Err(CliError::text(text).hint("make it readable"));
+    }
+    for skipped in read.skipped.iter().filter(|skipped| skipped.reason != "plan or world") {
+        let Skipped { origin, reason } = skipped;
+        console.report(&format!("warning: no cluster below {origin} is listed: it is {reason}"));
+    }
     let mut clusters: Vec<MatrixCluster> = Vec::new();
     for file in &read.tree.files {
         let Some(directory) = file.path.strip_suffix(FLEET_FILE) else { continue };
@@ -49,6 +57,14 @@ pub(in crate::cli) fn print(path: &Path, console: &mut Console) -> Result<Exit, 
     let json = serde_json::to_string(&clusters).map_err(CliError::new)?;
     console.print(&format!("{json}\n"))?;
     Ok(Exit::Done)
+}
+
+/// Returns a directory that cannot be read, with the reason. Manifests that cannot be read declare no
+/// cluster.
+fn unread_directory(tree: &Tree) -> Option<(&str, &str)> {
+    let is_manifest = |path: &str| [".yaml", ".yml", ".json"].iter().any(|end| path.ends_with(end));
+    let unread = tree.files.iter().filter(|file| !file.is_sparse() && !is_manifest(&file.path));
+    unread.filter_map(|file| Some((&*file.path, file.content.as_ref().err()?.as_str()))).next()
 }
 
 /// Reads the cluster of a settings file.
@@ -147,6 +163,18 @@ mod tests {
             assert!(refused.contains(message), "{refused}");
             assert!(refused.lines().all(|line| !line.starts_with("::")), "{refused}");
         }
+    }
+
+    #[test]
+    fn links_to_directories_are_reported() {
+        let root = tempfile::tempdir().expect("a directory");
+        let eu = root.path().join("eu");
+        std::fs::create_dir(&eu).expect("made");
+        std::fs::write(eu.join(super::FLEET_FILE), settings("eu", "{}")).expect("written");
+        std::os::unix::fs::symlink(&eu, root.path().join("us")).expect("linked");
+        let ran = run_command(&["init", "--matrix", root.path().to_str().expect("UTF-8")]);
+        assert!(ran.err.contains("warning: no cluster below us is listed"), "{}", ran.err);
+        assert_eq!(ran.exit, Exit::Done);
     }
 
     #[test]

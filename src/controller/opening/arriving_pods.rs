@@ -136,7 +136,7 @@ impl ControllerState {
 }
 
 /// Returns the number of pods of each workload that have a node.
-pub(in crate::controller) fn bound_pods(world: &Observed) -> BTreeMap<String, u32> {
+fn bound_pods(world: &Observed) -> BTreeMap<String, u32> {
     let mut bound: BTreeMap<String, u32> = BTreeMap::new();
     for (workload, pods) in world.pod_runs() {
         let count = pods.iter().filter(|pod| pod.is_active() && pod.node.is_some()).count();

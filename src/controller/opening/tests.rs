@@ -255,9 +255,33 @@ fn nominations_that_are_cleared_during_an_opening_are_restored() {
     assert_eq!(observe(&mut harness, 3, world.clone()), restored, "one was cleared, one is bound");
     assert_eq!(observe(&mut harness, 4, open(4, &PENDING)), [], "an answer is awaited");
     let answer = vec![("uid-of-a".into(), "node-of-i-2".into(), Ok(()))];
-    step(&mut harness, 5, Event::PodsNominated(answer));
-    // A minute after the opening, kube-scheduler has placed all pods that it can.
-    assert_eq!(observe(&mut harness, 62, open(62, &PENDING)), []);
+    // The last observation does not show the answer yet.
+    assert_eq!(step(&mut harness, 5, Event::PodsNominated(answer)), []);
+    assert_eq!(step(&mut harness, 6, Event::Timer), []);
+    let cleared = opened(&[("a", 2), ("c", 2)], &[]);
+    assert_eq!(observe(&mut harness, 7, open(7, &PENDING)), cleared);
+    let error = PortError {
+        verb: "nominate pod".to_owned(),
+        reason: "forbidden".to_owned(),
+        effect: CallEffect::NotApplied,
+    };
+    let refused =
+        ["uid-of-a", "uid-of-c"].map(|pod| (pod.into(), "node-of-i-2".into(), Err(error.clone())));
+    assert_eq!(step(&mut harness, 8, Event::PodsNominated(refused.to_vec())), []);
+    assert_eq!(observe(&mut harness, 9, open(9, &PENDING)), [], "they were refused");
+}
+
+#[test]
+fn nominations_are_restored_for_a_minute() {
+    let mut harness = leads(Mode::Full, Some(plan_for(3)));
+    observe(&mut harness, 1, seen(1, &PENDING));
+    let accepted = vec![("uid-of-a".into(), "node-of-i-2".into(), Ok(()))];
+    let nodes = vec![("uid-of-i-2".into(), "node-of-i-2".into(), Ok(()))];
+    let batch = OpenedBatch { nominations: accepted, nodes };
+    step(&mut harness, 2, Event::NodesOpened(batch));
+    let mut world = seen(62, &PENDING[..1]);
+    world.nodes.values_mut().for_each(|node| node.taints.clear());
+    assert_eq!(observe(&mut harness, 62, world), []);
 }
 
 #[test]
