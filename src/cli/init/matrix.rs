@@ -63,8 +63,8 @@ pub(in crate::cli) fn print(path: &Path, console: &mut Console) -> Result<Exit, 
 /// cluster.
 fn unread_directory(tree: &Tree) -> Option<(&str, &str)> {
     let is_manifest = |path: &str| [".yaml", ".yml", ".json"].iter().any(|end| path.ends_with(end));
-    let unread = tree.files.iter().filter(|file| !file.is_sparse() && !is_manifest(&file.path));
-    unread.filter_map(|file| Some((&*file.path, file.content.as_ref().err()?.as_str()))).next()
+    let mut others = tree.files.iter().filter(|file| !file.is_sparse() && !is_manifest(&file.path));
+    others.find_map(|file| Some((&*file.path, file.content.as_ref().err()?.as_str())))
 }
 
 /// Reads the cluster of a settings file.

@@ -96,6 +96,10 @@ fn removal_budget_does_not_count_nodes_without_pods() {
         change(&mut given);
         assert_eq!(given.allowed().contains(&"web 2".to_owned()), is_allowed, "{what}");
     }
+}
+
+#[test]
+fn node_with_pods_when_the_plan_was_made_counts() {
     let mut given = scenario_with_an_empty_node();
     let busy = given.observed.clone().with_pods([world::pod("api").on("node-web-2")]);
     let context = GateContext { planned: &busy, ..given.context() };
