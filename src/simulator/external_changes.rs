@@ -4,16 +4,15 @@
 //! [`WorldView`].
 
 use std::cell::Ref;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::disruption_budgets::BudgetStatus;
 use super::state::{
-    NodeRegistration, PodKey, ScheduledEvent, Timer, WorkloadController, WorldBudget, WorldState,
-    pod_key,
+    NodeRegistration, PodKey, ScheduledEvent, WorkloadController, WorldBudget, WorldState, pod_key,
 };
 use super::{RollingUpdate, ShapeFn, SimError, World, WorldInit, delay, world_file};
 use crate::model::desired::DisruptionBudget;
@@ -22,7 +21,6 @@ use crate::model::observed::{
     Instance, LaunchedWith, LiveJob, Node, Pod, PodPhase, UnreadObject, template_key,
 };
 use crate::model::pod::PodTemplate;
-use crate::model::saturating_time::later;
 use crate::model::storage::Storage;
 use crate::model::units::Resources;
 
@@ -231,23 +229,6 @@ impl World {
             node.was_ready |= node.ready;
             node.ready = false;
         }
-    }
-
-    /// Delays the boot of the instance whose node is Ready next, and returns the instance. EC2
-    /// reports it as running without a delay.
-    pub fn delay_next_boot(&self, by: SignedDuration) -> Option<InstanceId> {
-        let mut state = self.state.borrow_mut();
-        let is_ready = |timer: &&Timer| matches!(timer.due, ScheduledEvent::Ready { .. });
-        let id = state.timers.iter().find(is_ready)?.due.booting_instance()?.clone();
-        let is_late = |timer: &Timer| {
-            let runs = matches!(timer.due, ScheduledEvent::Runs { .. });
-            !runs && timer.due.booting_instance() == Some(&id)
-        };
-        let timers = std::mem::take(&mut state.timers);
-        let (late, mut timers): (BTreeSet<_>, BTreeSet<_>) = timers.into_iter().partition(is_late);
-        timers.extend(late.into_iter().map(|timer| Timer { at: later(timer.at, by), ..timer }));
-        state.timers = timers;
-        Some(id)
     }
 
     /// Lets pods that are asked to stop never end, as with a finalizer.

@@ -105,19 +105,6 @@ fn instance_boot_follows_its_delays() {
 }
 
 #[test]
-fn delayed_boot_makes_its_node_ready_late() {
-    let world = world();
-    let id = launch(&world, &request("a"));
-    advance(&world, seconds(40));
-    assert_eq!(world.delay_next_boot(MINUTE * 3), Some(id));
-    advance(&world, MINUTE * 3);
-    assert!(!nodes(&world)[0].ready);
-    advance(&world, seconds(5));
-    assert!(nodes(&world)[0].ready);
-    assert_eq!(world.delay_next_boot(MINUTE), None, "nothing boots");
-}
-
-#[test]
 fn token_is_idempotent_after_termination() {
     let world = world();
     let first = launch(&world, &request("a"));

@@ -103,16 +103,6 @@ fn half_of_the_seeds_nominate_pods() {
     assert!((950..1_050).contains(&nominating), "{nominating} of 2,000 seeds");
 }
 
-#[test]
-fn many_seeds_have_a_late_node_or_one_opened_by_an_operator() {
-    let all: Vec<RandomSettings> = (0..2_000).map(RandomSettings::from_seed).collect();
-    let late = all.iter().filter(|seed| seed.slow_boot.is_some()).count();
-    let openings = || all.iter().filter_map(|seed| seed.manual_opening);
-    let ready = openings().filter(|opening| opening.is_ready).count();
-    let counts = [late, openings().count(), 2 * ready];
-    assert!(counts.iter().all(|count| (500..700).contains(count)), "{counts:?} of 2,000 seeds");
-}
-
 /// Seeds of past failures, with the cause.
 const REGRESSION_SEEDS: &[(u64, &str)] = &[
     (4, "a message was deleted because a partial observation showed no node"),

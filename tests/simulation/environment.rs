@@ -16,7 +16,6 @@ use std::sync::Arc;
 use fleetwright::controller::PersistedState;
 use fleetwright::model::ids::{NodeName, Uid};
 use fleetwright::model::observed::{Instance, Node, Observed};
-use fleetwright::model::pod::OPENING_TAINT;
 use fleetwright::plan::Plan;
 use fleetwright::simulator::World;
 use jiff::{SignedDuration, Timestamp};
@@ -207,13 +206,6 @@ impl SharedWorld {
     pub(crate) fn remove_cordon_mark(&self, node: &NodeName) {
         let Some(node) = self.world.observed().nodes.remove(node) else { return };
         self.world.update_node(&Node { annotations: BTreeMap::new(), ..node });
-    }
-
-    /// Removes our opening taint from a node, as an operator would.
-    pub(crate) fn remove_opening_taint(&self, node: &NodeName) {
-        let Some(mut node) = self.world.observed().nodes.remove(node) else { return };
-        node.taints.retain(|taint| taint.key.as_str() != OPENING_TAINT);
-        self.world.update_node(&node);
     }
 
     /// Returns whether a node is cordoned by an operator.

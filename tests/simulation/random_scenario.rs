@@ -5,7 +5,7 @@ use std::rc::Rc;
 use fleetwright::catalog::Catalog;
 use fleetwright::controller::AuthorizedRequest;
 use fleetwright::model::ids::{InstanceId, NodeName};
-use fleetwright::model::observed::{Node, UnreadObject, tag};
+use fleetwright::model::observed::{UnreadObject, tag};
 use fleetwright::model::units::{Bytes, Resources};
 use fleetwright::simulator::OfferingOutage;
 use jiff::{SignedDuration, Timestamp};
@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::environment::Faults;
 use super::harness::{START, Simulation};
 use super::operators::Operators;
-use super::random_settings::{RandomSettings, SlowBoot};
+use super::random_settings::RandomSettings;
 use super::repository::Commit;
 
 /// Duration of the faults. The rest of the half hour is for convergence.
@@ -66,8 +66,7 @@ pub(crate) fn run_seed(seed: u64, catalog: &Rc<Catalog>) -> ScenarioOutcome {
     let (mut misreported, mut untagged) = (None, None);
     while run.now() < end && run.check().is_ok() {
         let seconds = 5 + run.random.below(100);
-        let time = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(60));
-        advance_with_node_faults(&mut run, time, &mut due, &mut lines);
+        run.advance(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(60)));
         lines.extend(
             perform_due_actions(&mut run, &mut due).map(|what| format!("{:.0} {what}", run.now())),
         );
@@ -114,50 +113,10 @@ pub(crate) fn run_seed(seed: u64, catalog: &Rc<Catalog>) -> ScenarioOutcome {
     ScenarioOutcome { lines, end, steps: run.steps.get(), launches, removals, minutes }
 }
 
-/// Advances the time. Faults of nodes that are due happen as soon as a node is in the state that
-/// they need, which may last for seconds only.
-fn advance_with_node_faults(
-    run: &mut Simulation,
-    time: SignedDuration,
-    due: &mut RandomSettings,
-    lines: &mut Vec<String>,
-) {
-    let end = run.now().checked_add(time).unwrap_or(Timestamp::MAX);
-    while run.now() < end && run.check().is_ok() {
-        run.advance(SignedDuration::from_secs(1));
-        let happened = [delay_boot_if_due(run, due), open_node_if_due(run, due)];
-        lines.extend(happened.into_iter().flatten().map(|what| format!("{:.0} {what}", run.now())));
-    }
-}
-
-/// Lets a node that boots be Ready late, if it is time. Returns a description.
-fn delay_boot_if_due(run: &Simulation, due: &mut RandomSettings) -> Option<String> {
-    let passed = time_since_start(run)?;
-    let SlowBoot { late_by, .. } = due.slow_boot.filter(|slow| passed >= slow.at)?;
-    let instance = run.shared.world.delay_next_boot(late_by)?;
-    due.slow_boot = None;
-    Some(format!("the node of {instance} is {} minutes late", late_by.as_mins()))
-}
-
-/// Removes the opening taint of a closed node, if it is time. Returns a description.
-fn open_node_if_due(run: &Simulation, due: &mut RandomSettings) -> Option<String> {
-    let passed = time_since_start(run)?;
-    let opening = due.manual_opening.filter(|opening| passed >= opening.at)?;
-    let is_meant = |node: &&Node| node.is_closed() && node.ready == opening.is_ready;
-    let name = run.shared.world.view().nodes().values().find(is_meant)?.name.clone();
-    due.manual_opening = None;
-    run.shared.remove_opening_taint(&name);
-    Some(format!("an operator opens {name}"))
-}
-
-fn time_since_start(run: &Simulation) -> Option<SignedDuration> {
-    let begin: Timestamp = START.parse().ok()?;
-    Some(run.now().duration_since(begin))
-}
-
 /// Performs an operator action that is due. Returns a description.
 fn perform_due_actions(run: &mut Simulation, due: &mut RandomSettings) -> Option<String> {
-    let passed = time_since_start(run)?;
+    let begin: Timestamp = START.parse().ok()?;
+    let passed = run.now().duration_since(begin);
     let until = |minutes| run.now().checked_add(SignedDuration::from_mins(minutes)).ok();
     let (reason, by) = ("random".to_owned(), "bob".to_owned());
     if let Some((mode, _)) = due.mode.take_if(|(_, at)| passed >= *at) {

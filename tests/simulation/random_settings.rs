@@ -1,7 +1,6 @@
-//! Random controller settings of a seed: mode, windows, approval, CI applies.
+//! Random controller settings of a seed: mode, windows, approval, CI applies, hints.
 //!
-//! Late nodes and manual openings are drawn here as well. They use random generators of their own,
-//! so that the other faults of a seed do not depend on them.
+//! They use random generators of their own, so that the faults of a seed do not depend on them.
 
 use std::fmt;
 
@@ -15,9 +14,6 @@ use super::repository::Commit;
 const SETTINGS_PERMILLE: u64 = 450;
 /// Seeds per thousand that nominate pods to nodes.
 const NOMINATIONS_PERMILLE: u64 = 500;
-/// Seeds per thousand in which a node is Ready late, and in which an operator opens a closed node.
-const SLOW_BOOT_PERMILLE: u64 = 300;
-const MANUAL_OPENING_PERMILLE: u64 = 300;
 /// CI timeout of a merge.
 pub(crate) const CI_TIMEOUT: SignedDuration = SignedDuration::from_mins(4);
 /// Minutes of the day with windows. The range exceeds any run.
@@ -29,24 +25,6 @@ struct Windows {
     first: u32,
     open: u32,
     every: u32,
-}
-
-/// A slow boot of the node that would be Ready next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SlowBoot {
-    /// Time from which it happens.
-    pub(crate) at: SignedDuration,
-    /// Delay of the node. It is Ready before an apply stops waiting for it.
-    pub(crate) late_by: SignedDuration,
-}
-
-/// A removal of the opening taint by an operator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ManualOpening {
-    /// Time from which it happens.
-    pub(crate) at: SignedDuration,
-    /// True if the node is Ready by then.
-    pub(crate) is_ready: bool,
 }
 
 /// Settings of a seed.
@@ -77,8 +55,6 @@ pub(crate) struct RandomSettings {
     pub(crate) lost_tag_at: Option<SignedDuration>,
     /// Termination grace period of the pool, in minutes.
     grace_minutes: Option<u64>,
-    pub(crate) slow_boot: Option<SlowBoot>,
-    pub(crate) manual_opening: Option<ManualOpening>,
 }
 
 impl RandomSettings {
@@ -86,24 +62,14 @@ impl RandomSettings {
     #[must_use]
     pub(crate) fn from_seed(seed: u64) -> Self {
         let nominates = Random::new(seed ^ 0x57EE_4B0D).chance(NOMINATIONS_PERMILLE);
-        let minute = |random: &mut Random, n: u64| {
-            SignedDuration::from_mins(i64::try_from(random.below(n)).unwrap_or(0))
-        };
-        let mut faults = Random::new(seed ^ 0x510B_B007);
-        let slow_boot = faults.chance(SLOW_BOOT_PERMILLE).then(|| {
-            let at = minute(&mut faults, 15);
-            let late_by = SignedDuration::from_mins(2) + minute(&mut faults, 7);
-            SlowBoot { at, late_by }
-        });
-        let manual_opening = faults.chance(MANUAL_OPENING_PERMILLE).then(|| {
-            let at = minute(&mut faults, 15);
-            ManualOpening { at, is_ready: faults.chance(500) }
-        });
-        let mut settings = Self { nominates, slow_boot, manual_opening, ..Self::default() };
+        let mut settings = Self { nominates, ..Self::default() };
         let mut random = Random::new(seed ^ 0x5E77_1465);
         if !random.chance(SETTINGS_PERMILLE) {
             return settings;
         }
+        let minute = |random: &mut Random, n: u64| {
+            SignedDuration::from_mins(i64::try_from(random.below(n)).unwrap_or(0))
+        };
         match random.below(10) {
             0 | 1 => settings.mode = Some(("observe", minute(&mut random, 12))),
             2 | 3 => settings.mode = Some(("additive", minute(&mut random, 12))),
@@ -194,8 +160,6 @@ impl fmt::Display for RandomSettings {
             lying_node_at,
             lost_tag_at,
             grace_minutes,
-            slow_boot,
-            manual_opening,
         } = self;
         let at = |time: &SignedDuration| format!("from minute {}", time.as_mins());
         let mut all = Vec::new();
@@ -214,13 +178,6 @@ impl fmt::Display for RandomSettings {
         all.extend(lying_node_at.iter().map(|time| format!("a lying node {}", at(time))));
         all.extend(lost_tag_at.iter().map(|time| format!("a lost tag {}", at(time))));
         all.extend(grace_minutes.iter().map(|n| format!("a grace period of {n} minutes")));
-        all.extend(slow_boot.iter().map(|SlowBoot { at: from, late_by }| {
-            format!("a node {} minutes late {}", late_by.as_mins(), at(from))
-        }));
-        all.extend(manual_opening.iter().map(|ManualOpening { at: from, is_ready }| {
-            let state = if *is_ready { "Ready" } else { "joining" };
-            format!("a {state} node opened by an operator {}", at(from))
-        }));
         let none = "only mode full".to_owned();
         f.write_str(&if all.is_empty() { none } else { all.join("; ") })
     }
