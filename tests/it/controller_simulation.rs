@@ -4,7 +4,6 @@
 use crate::simulation::incidents;
 use crate::simulation::invariants::prove;
 use crate::simulation::random_scenario::{ScenarioOutcome, run_seed};
-use crate::simulation::random_settings::RandomSettings;
 use crate::simulation::repository::catalog;
 
 /// Number of tests that share the incidents.
@@ -94,13 +93,6 @@ fn each_known_incident_has_a_scenario() {
 #[test]
 fn each_invariant_check_detects_its_violation() {
     assert_eq!(prove(), Ok(()));
-}
-
-#[test]
-fn half_of_the_seeds_nominate_pods() {
-    let nominating = (0..2_000).filter(|seed| RandomSettings::from_seed(*seed).nominates);
-    let nominating = nominating.count();
-    assert!((950..1_050).contains(&nominating), "{nominating} of 2,000 seeds");
 }
 
 /// Seeds of past failures, with the cause.

@@ -1,6 +1,6 @@
 //! Random controller settings of a seed: mode, windows, approval, CI applies, hints.
 //!
-//! They use random generators of their own, so that the faults of a seed do not depend on them.
+//! They use a random generator of their own, so that the faults of a seed do not depend on them.
 
 use std::fmt;
 
@@ -9,11 +9,9 @@ use jiff::SignedDuration;
 use super::random::Random;
 use super::repository::Commit;
 
-/// Seeds per thousand that have settings beside the placement mode. The rest runs in mode `full`
-/// without further settings, which tests unattended convergence well.
+/// Seeds per thousand that have settings. The others run in mode `full` without further settings,
+/// which keeps unattended convergence well tested.
 const SETTINGS_PERMILLE: u64 = 450;
-/// Seeds per thousand that nominate pods to nodes.
-const NOMINATIONS_PERMILLE: u64 = 500;
 /// CI timeout of a merge.
 pub(crate) const CI_TIMEOUT: SignedDuration = SignedDuration::from_mins(4);
 /// Minutes of the day with windows. The range exceeds any run.
@@ -38,7 +36,7 @@ pub(crate) struct RandomSettings {
     /// True if CI applies merges.
     pub(crate) ci: bool,
     /// True if pods are nominated to nodes.
-    pub(crate) nominates: bool,
+    nominates: bool,
     /// True if each removal requires a confirmation.
     confirms_removals: bool,
     /// Time of a suspension without end.
@@ -61,15 +59,14 @@ impl RandomSettings {
     /// Returns the settings of a seed.
     #[must_use]
     pub(crate) fn from_seed(seed: u64) -> Self {
-        let nominates = Random::new(seed ^ 0x57EE_4B0D).chance(NOMINATIONS_PERMILLE);
-        let mut settings = Self { nominates, ..Self::default() };
         let mut random = Random::new(seed ^ 0x5E77_1465);
         if !random.chance(SETTINGS_PERMILLE) {
-            return settings;
+            return Self::default();
         }
         let minute = |random: &mut Random, n: u64| {
             SignedDuration::from_mins(i64::try_from(random.below(n)).unwrap_or(0))
         };
+        let mut settings = Self::default();
         match random.below(10) {
             0 | 1 => settings.mode = Some(("observe", minute(&mut random, 12))),
             2 | 3 => settings.mode = Some(("additive", minute(&mut random, 12))),
@@ -87,13 +84,14 @@ impl RandomSettings {
             settings.windows = Some(Windows { first, open, every });
         }
         settings.ci = random.chance(250);
-        // A number without a use: each seed keeps the settings that it had before.
-        random.next();
+        settings.nominates = random.chance(350);
         settings.confirms_removals = random.chance(200);
         settings.suspends_at = random.chance(150).then(|| minute(&mut random, 18));
         let has_gates = settings.windows.is_some() || settings.approval.is_some() || settings.ci;
         let has_break_glass = has_gates && random.chance(200);
         settings.break_glass_at = has_break_glass.then(|| minute(&mut random, 18));
+        // A seed without settings nominates pods, because nominations must not change the result.
+        settings.nominates |= settings == Self::default();
         // Without budgets, Karpenter's default of 10 % applies.
         settings.disruption = random.chance(300).then_some("");
         settings.unread_pod_at = random.chance(250).then(|| minute(&mut random, 15));
